@@ -1,0 +1,155 @@
+"""From sections to a checked list of layers, without torch (Darknet: `parse_network_cfg_custom`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from darknetpy.config import Cfg, NetOptions, Notes, Section, read_cfg, read_options
+from darknetpy.errors import ConfigError, warn
+from darknetpy.layers import registry
+from darknetpy.layers.base import MAX_ELEMENTS, BuildContext, Layer, LayerOptions
+
+MAX_LAYERS = 100_000
+
+
+class UnknownLayer(Layer):
+    """What Darknet makes of an unknown section: an all-zero layer (only with `strict`; it cannot run)."""
+
+    type = "convolutional"
+    Options = LayerOptions
+
+    def build(self, options, context) -> None:
+        pass
+
+    def forward(self, x, context):
+        raise ConfigError(f"layer {self.index}: section {self.section.header} is unknown and cannot run")
+
+
+@dataclass
+class Structure:
+    """A network laid out: its options, its layers, what reading it had to say."""
+
+    cfg: Cfg
+    net: NetOptions
+    layers: list[Layer]
+    batch: int
+    time_steps: int
+    strict: bool = False
+    net_notes: Notes = field(default_factory=Notes)
+    training: bool = False
+
+    @property
+    def total_bflops(self) -> float:
+        return sum(layer.bflops for layer in self.layers)
+
+    @property
+    def average_outputs(self) -> int:
+        """Mean outputs of layers whose input is wider and higher than 1 (0 where Darknet divides by zero)."""
+        counts = [layer.outputs for layer in self.layers if layer.w > 1 and layer.h > 1]
+        return sum(counts) // len(counts) if counts else 0
+
+    @property
+    def parameters_stored(self) -> int:
+        return sum(layer.parameters_stored for layer in self.layers)
+
+    @property
+    def heads(self) -> list[Layer]:
+        return [layer for layer in self.layers if layer.is_head]
+
+
+def read_structure(
+    path: str | os.PathLike | Cfg,
+    strict: bool = False,
+    overrides: Iterable[str] = (),
+    batch: int | None = None,
+    time_steps: int | None = None,
+) -> Structure:
+    """Read and lay out a network.
+
+    Args:
+        path: a cfg file, or one parsed already.
+        strict: exactly what Darknet accepts, unknown sections and shapes included.
+        overrides: `section[#n].key=value` words.
+        batch: rows of a forward pass (inference); None: the file's mini-batch (training).
+        time_steps: length of sequences; None: the file's (training), 1 where `batch` is given.
+    """
+    cfg = path if isinstance(path, Cfg) else read_cfg(path, strict, overrides, registry.canonical)
+    notes = Notes()
+    net = read_options(NetOptions, cfg.net, notes)
+    training = batch is None
+    steps = max(1, time_steps or (net.time_steps if training else 1))
+    rows = net.mini_batch if training else batch
+    _check_net(cfg, net)
+    structure = Structure(cfg, net, [], rows, steps, strict, notes, training)
+    _report_unused(cfg, "net", notes, strict)
+    _add_layers(structure)
+    if not structure.layers:
+        raise ConfigError("has only [net] and no layer", file=cfg.path)
+    return structure
+
+
+def _check_net(cfg: Cfg, net: NetOptions) -> None:
+    if net.inputs <= 0 and not (net.width > 0 and net.height > 0 and net.channels > 0):
+        sizes = f"width={net.width}, height={net.height}, channels={net.channels}"
+        raise ConfigError(
+            f"No input parameters supplied: {sizes}", file=cfg.path, line=cfg.net.line, remedy="set all three in [net]"
+        )
+    if min(net.width, net.height, net.channels) < 0 or net.width * net.height * net.channels > MAX_ELEMENTS:
+        raise ConfigError(
+            f"the input of {net.width} x {net.height} x {net.channels} is impossible", file=cfg.path, line=cfg.net.line
+        )
+    if len(cfg.layers) > MAX_LAYERS:
+        raise ConfigError(f"{len(cfg.layers)} layers are more than any network has", file=cfg.path)
+    if net.policy == "steps" and (net.steps is None or net.scales is None):
+        raise ConfigError("STEPS policy must have steps and scales in cfg file", file=cfg.path, line=cfg.net.line)
+    if net.steps is not None and net.scales is not None and len(net.scales) < len(net.steps):
+        raise ConfigError(
+            f"steps= has {len(net.steps)} entries but scales= only {len(net.scales)}", file=cfg.path, line=cfg.net.line
+        )
+
+
+def _add_layers(structure: Structure) -> None:
+    net, cfg = structure.net, structure.cfg
+    w, h, c, inputs = net.width, net.height, net.channels, net.inputs
+    for index, section in enumerate(cfg.layers):
+        context = BuildContext(
+            index, net, structure.layers, w, h, c, inputs, structure.batch, structure.time_steps,
+            structure.strict, structure.training, cfg.path, section,
+        )  # fmt: skip
+        layer = _build(section, context)
+        if layer.outputs > MAX_ELEMENTS or layer.outputs < 0 or layer.parameters_stored > MAX_ELEMENTS:
+            raise context.error(
+                f"[{section.type}] would hold {max(layer.outputs, layer.parameters_stored)} numbers",
+                "check filters=, size= and the network's width= and height=",
+            )
+        structure.layers.append(layer)
+        _report_unused(cfg, section.type, context.notes, structure.strict)
+        w, h, c, inputs = layer.out_w, layer.out_h, layer.out_c, layer.outputs
+
+
+def _build(section: Section, context: BuildContext) -> Layer:
+    cls = registry.find(section.type) if section.header.endswith("]") else None
+    if cls is not None:
+        return cls(context)
+    if context.strict:
+        context.notes.say(f"Type not recognized: {section.header}")
+        return UnknownLayer(context)
+    guess = registry.nearest(section.type)
+    raise ConfigError(
+        f"layer {context.index}: unknown section {section.header[:60]}",
+        file=context.path,
+        line=section.line,
+        remedy=f"did you mean [{guess}]?" if guess else "no layer type looks like it",
+    )
+
+
+def _report_unused(cfg: Cfg, section: str, notes: Notes, strict: bool) -> None:
+    """Once for each unused line: where it stands, and the nearest known key. Strict: in the table, as Darknet."""
+    if strict:
+        return
+    for name, value, line, guess in notes.unused:
+        text = name if value is None else f"{name}={value[:60]}"
+        hint = f"; did you mean {guess}=?" if guess else ""
+        warn(f"{cfg.path}, line {line}: {text} is not used by [{section}]{hint}")
