@@ -1,0 +1,82 @@
+"""The table of commands: the whole command line on one screen."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from darknetpy.cli.flags import FLAGS, Flag
+
+
+@dataclass(frozen=True)
+class Command:
+    """`name` as typed, `arguments` as shown, the flags it heeds, and `module:function` that runs it."""
+
+    name: str
+    arguments: str
+    help: str
+    run: str
+    flags: tuple[str, ...] = ()
+
+    def load(self) -> Callable:
+        """The function; its module is imported only now."""
+        module, _, function = self.run.partition(":")
+        return getattr(importlib.import_module(f"darknetpy.cli.{module}"), function)
+
+
+_EVERY = ("strict", "set", "i", "nogpu", "quiet", "trace")
+_DETECT = ("thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_show", "letter_box")
+_TRAIN = (
+    "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
+    "batch", "save_weights", "chart", "show_details",
+)  # fmt: skip
+
+COMMANDS = [
+    Command("detector train", "DATA CFG [WEIGHTS]", "train a detector", "train:train", _TRAIN),
+    Command("detector test", "DATA CFG [WEIGHTS] [IMAGE]", "detect in an image or a list", "detect:test", _DETECT),
+    Command(
+        "detector map", "DATA CFG WEIGHTS", "mean average precision", "evaluate:map_",
+        ("points", "iou_thresh", "thresh", "batch"),
+    ),
+    Command("detector valid", "DATA CFG WEIGHTS", "write result files", "evaluate:valid", ("out", "batch")),
+    Command("detector recall", "DATA CFG WEIGHTS", "recall of boxes", "evaluate:recall", ()),
+    Command(
+        "detector calc_anchors", "DATA", "anchors for a data set", "evaluate:calc_anchors",
+        ("num_of_clusters", "width", "height", "show", "seed"),
+    ),
+    Command("detect", "CFG [WEIGHTS] [IMAGE]", "detector test with cfg/coco.data", "detect:detect", _DETECT),
+    Command("export", "CFG WEIGHTS OUT", "convert to .pt or .weights, by suffix", "export:export"),
+]  # fmt: skip
+
+_SAME = {"detector calcanchors": "detector calc_anchors"}
+
+
+def find(words: list[str]) -> Command | None:
+    """The command that the first one or two words name."""
+    for count in (2, 1):
+        name = " ".join(words[:count])
+        for command in COMMANDS:
+            if command.name == _SAME.get(name, name):
+                return command
+    return None
+
+
+def usage(command: Command | None) -> str:
+    """Help for one command, or the list of all."""
+    if command is None:
+        rows = [f"  darknetpy {c.name} {c.arguments}".ljust(58) + c.help for c in COMMANDS]
+        rows += ["  darknetpy help [COMMAND]".ljust(58) + "flags of a command", "  darknetpy version"]
+        return "\n".join(["Darknet, executed by PyTorch.", "", *rows])
+    flags = [flag for flag in FLAGS if flag.name in (*command.flags, *_EVERY)]
+    rows = [f"  {_spelled(flag)}".ljust(28) + flag.help + _default(flag) for flag in flags]
+    return "\n".join([f"usage: darknetpy {command.name} {command.arguments}", f"  {command.help}", "", *rows])
+
+
+def _spelled(flag: Flag) -> str:
+    value = {"switch": "", "int": " N", "float": " F", "str": " TEXT", "words": " section[#n].key=value ..."}[flag.kind]
+    return f"-{flag.name}{value}"
+
+
+def _default(flag: Flag) -> str:
+    return "" if flag.default in (None, -1) else f" (default {flag.default})"

@@ -1,0 +1,94 @@
+"""Every flag, as data: spelling, what follows it, and what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Flag:
+    """`kind` is what follows: nothing (`switch`), `int`, `float`, `str`, or `words` (all `section.key=value` words)."""
+
+    name: str
+    kind: str
+    help: str
+    default: object = None
+    aliases: tuple[str, ...] = ()
+
+
+FLAGS = [
+    Flag("thresh", "float", "detections need more than this confidence", aliases=("threshold",)),
+    Flag("hier", "float", "threshold of class trees", 0.5),
+    Flag("iou_thresh", "float", "overlap that counts as found", 0.5),
+    Flag("points", "int", "recall points of AP: 0 (area), 11 or 101", 0),
+    Flag("nms", "float", "overlap above which the weaker box goes", aliases=("nms_thresh",)),
+    Flag("ext_output", "switch", "print box coordinates"),
+    Flag("out", "str", "test: JSON file; valid: name of the results"),
+    Flag("save_labels", "switch", "write a label file beside each image"),
+    Flag("dont_show", "switch", "open no window", aliases=("noshow",)),
+    Flag("letter_box", "switch", "keep the aspect ratio and pad"),
+    Flag("map", "switch", "evaluate mAP during training"),
+    Flag("map_every", "int", "iterations between two evaluations"),
+    Flag("mAP_epochs", "int", "epochs between two evaluations", 4),
+    Flag("clear", "switch", "start counting at iteration 0"),
+    Flag("gpus", "str", "devices to train on, as 0,1,2"),
+    Flag("i", "int", "device to use", aliases=("gpu", "gpu_index")),
+    Flag("nogpu", "switch", "use the CPU"),
+    Flag("strict", "switch", "exactly Darknet, quirks included"),
+    Flag("set", "words", "change the cfg: section[#n].key=value ..."),
+    Flag("seed", "int", "seed of all random draws; for rnn: the text to begin with"),
+    Flag("workers", "int", "loader processes"),
+    Flag("cache", "str", "keep decoded pictures in `ram`"),
+    Flag("batch", "int", "images of one evaluation batch"),
+    Flag("save_weights", "int", "iterations between two numbered checkpoints", aliases=("saveweights",)),
+    Flag("chart", "str", "go on drawing this chart"),
+    Flag("show_details", "switch", "print Darknet's line of each head", aliases=("verbose",)),
+    Flag("show_imgs", "switch", "write augmented pictures"),
+    Flag("quiet", "switch", "do not print the layer table"),
+    Flag("trace", "switch", "show the traceback of an error"),
+    Flag("num_of_clusters", "int", "anchors to compute", 5),
+    Flag("width", "int", "network width for anchors", -1),
+    Flag("height", "int", "network height for anchors", -1),
+    Flag("show", "switch", "draw the anchors"),
+    Flag("help", "switch", "print this", aliases=("h",)),
+]
+
+WITHOUT_EFFECT = [
+    Flag("mjpeg_port", "int", ""),
+    Flag("json_port", "int", ""),
+    Flag("json_file_output", "str", ""),
+    Flag("out_filename", "str", ""),
+    Flag("http_post_host", "str", ""),
+    Flag("time_limit_sec", "int", ""),
+    Flag("prefix", "str", ""),
+    Flag("avgframes", "int", ""),
+    Flag("avg", "int", ""),
+    Flag("s", "int", ""),
+    Flag("c", "int", "", aliases=("camera",)),
+    Flag("benchmark", "switch", ""),
+    Flag("benchmark_layers", "switch", ""),
+    Flag("dontdraw_bbox", "switch", ""),
+    Flag("fullscreen", "switch", ""),
+    Flag("cuda_debug_sync", "switch", ""),
+    Flag("mAP_clear", "switch", ""),
+    Flag("topk", "switch", ""),
+    Flag("t", "int", ""),
+    Flag("dontuse_opencv", "switch", ""),
+    Flag("nocolour", "switch", "", aliases=("nocolor", "colour", "color")),
+    Flag("log", "str", ""),
+    Flag("random", "switch", ""),
+    Flag("heatmaps", "switch", ""),
+    Flag("skip_classes", "str", ""),
+]
+"""Flags of some Darknet generation that no command here has a use for yet: accepted, said once, value consumed."""
+
+
+def plain(word: str) -> str:
+    """A flag name without dashes and underscores: `-dont_show`, `--dont-show` and `dontshow` are the same."""
+    return word.replace("-", "").replace("_", "").lower() if len(word.lstrip("-_")) > 1 else word.lstrip("-_")
+
+
+BY_NAME: dict[str, Flag] = {
+    plain(spelling): flag for flag in [*FLAGS, *WITHOUT_EFFECT] for spelling in (flag.name, *flag.aliases)
+}
+IDLE = frozenset(flag.name for flag in WITHOUT_EFFECT)

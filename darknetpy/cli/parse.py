@@ -1,0 +1,100 @@
+"""The command line to words and flags, the way Darknet's users type it (flags anywhere, one dash or two)."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass, field
+
+from darknetpy.cli.flags import BY_NAME, FLAGS, IDLE, WITHOUT_EFFECT, Flag, plain
+from darknetpy.config.numbers import atof, atoi
+from darknetpy.errors import UsageError, warn
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(#\d+|\[#?\d+\])?\.[^=\s]+=.+", re.S)
+_CONTROL = str.maketrans("", "", "\t\n\r")
+
+
+@dataclass
+class Line:
+    """A parsed command line: words that are no flags, in order, and flag values by the flag's main name."""
+
+    words: list[str] = field(default_factory=list)
+    values: dict[str, object] = field(default_factory=dict)
+
+    def get(self, name: str, default: object = None):
+        """The value of a flag; a switch that was given is True."""
+        if name in self.values:
+            return self.values[name]
+        return BY_NAME[plain(name)].default if default is None else default
+
+
+def parse(arguments: list[str]) -> Line:
+    """Split arguments into words and flags. Raises UsageError for an unknown flag or a missing value."""
+    line, rest = Line(), [argument.translate(_CONTROL) for argument in arguments]
+    while rest:
+        word = rest.pop(0)
+        flag, inline = _flag_of(word)
+        if flag is None:
+            line.words.append(word)
+        else:
+            value = _value(flag, word, inline, rest)
+            if flag.name in IDLE:
+                warn(f"-{flag.name} is accepted for Darknet's sake and has no effect here")
+            line.values.setdefault(flag.name, value)
+    return line
+
+
+def _flag_of(word: str) -> tuple[Flag | None, str | None]:
+    if len(word) < 2 or word[0] != "-" or _NUMBER.fullmatch(word):
+        return None, None
+    name, equals, inline = word.partition("=")
+    flag = BY_NAME.get(plain(name))
+    if flag is not None:
+        return flag, inline if equals else None
+    if os.path.exists(word):
+        return None, None
+    known = [f"-{flag.name}" for flag in [*FLAGS, *WITHOUT_EFFECT]]
+    close = difflib.get_close_matches("-" + name.lstrip("-")[:40], known, n=1, cutoff=0.5)
+    raise UsageError(f"unknown flag {name[:60]}", remedy=f"did you mean {close[0]}?" if close else "see darknetpy help")
+
+
+def _value(flag: Flag, word: str, inline: str | None, rest: list[str]) -> object:
+    if flag.kind == "switch":
+        return inline is None or inline.lower() not in ("0", "false", "no", "off")
+    if flag.kind == "words":
+        words = [inline] if inline else []
+        while rest and _ASSIGNMENT.fullmatch(rest[0]):
+            words.append(rest.pop(0))
+        if not words:
+            raise UsageError(f"{word} needs section.key=value", remedy="for example -set net.width=416")
+        return words
+    if inline is None:
+        if not rest or (rest[0][:1] == "-" and plain(rest[0]) in BY_NAME and not _NUMBER.fullmatch(rest[0])):
+            raise UsageError(f"{word} needs a value", remedy=f"for example {word} {_example(flag)}")
+        inline = rest.pop(0)
+    return atoi(inline) if flag.kind == "int" else atof(inline) if flag.kind == "float" else inline
+
+
+def _example(flag: Flag) -> str:
+    return {"int": "4", "float": "0.5"}.get(flag.kind, "name")
+
+
+_SUFFIXES = {".data": "data", ".cfg": "cfg", ".weights": "weights", ".pt": "weights", ".pth": "weights", ".names": "names"}
+
+
+def files_of(words: list[str], slots: list[str]) -> dict[str, str]:
+    """Give file words to named slots: by suffix where it tells, else in order; so their order is free.
+
+    An empty word leaves its slot empty, as `""` for "no weights" did.
+    """
+    found: dict[str, str] = {}
+    for word in words:
+        suffix = _SUFFIXES.get(os.path.splitext(word)[1].lower())
+        free = [slot for slot in slots if slot not in found]
+        slot = suffix if suffix and suffix not in found and (suffix in slots or suffix == "names") else next(iter(free), None)
+        if slot is None:
+            break  # trailing words are ignored, as Darknet does
+        found[slot] = word
+    return {slot: word for slot, word in found.items() if word}
