@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
+from darknetpy.assets import locate
 from darknetpy.errors import ConfigError, MissingFileError, UsageError, warn
 
 MAX_BYTES = 4 << 20
@@ -110,7 +111,7 @@ def read_cfg(
     canonical: Callable[[str], str] = str,
 ) -> Cfg:
     """Read a network file. Raises MissingFileError or ConfigError; never keeps more than MAX_BYTES."""
-    name = os.fspath(path)
+    name = locate(path)
     try:
         if os.path.isdir(name):
             raise ConfigError("is a folder, not a cfg file", file=name)
