@@ -1,0 +1,127 @@
+"""`detector test` and `detect`: pictures from the command line or from a list on standard input."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+from darknetpy.cli.common import load_weights, lay_out, names_for, pick_device, show_table
+from darknetpy.cli.parse import Line, files_of
+from darknetpy.config.datafile import read_data
+from darknetpy.errors import DarknetpyError, ImageError, UsageError, warn
+
+TYPE_NUMBER = {"yolo": 28, "region": 27, "Gaussian_yolo": 29, "detection": 26}
+"""Darknet's numbers of layer types, which `Detection layer:` lines show."""
+PROMPT = "Enter Image Path: "
+
+
+def test(line: Line, words: list[str]) -> int:
+    """`detector test DATA CFG [WEIGHTS] [IMAGE]`"""
+    files = files_of(words, ["data", "cfg", "weights", "image"])
+    if "cfg" not in files or not ("data" in files or "names" in files):
+        raise UsageError("usage: darknetpy detector test [data] [cfg] [weights (optional)] [image (optional)]")
+    return _run(line, files, thresh=0.25)
+
+
+def detect(line: Line, words: list[str]) -> int:
+    """`detect CFG [WEIGHTS] [IMAGE]`: as `detector test cfg/coco.data`, with Darknet's other threshold."""
+    files = files_of(words, ["cfg", "weights", "image"])
+    if "cfg" not in files:
+        raise UsageError("usage: darknetpy detect [cfg] [weights (optional)] [image (optional)]")
+    files.setdefault("data", "cfg/coco.data" if os.path.exists("cfg/coco.data") else "data/coco.data")
+    return _run(line, files, thresh=0.24)
+
+
+def _run(line: Line, files: dict[str, str], thresh: float) -> int:
+    strict = bool(line.get("strict"))
+    data = None if "names" in files else read_data(files["data"], strict)
+    names = names_for(files, data)
+    structure = lay_out(files["cfg"], line)
+    show_table(structure, line)
+    _say_names(names, structure, files, data)
+
+    from darknetpy.inference import Detector
+    from darknetpy.network import Network
+
+    network = Network.from_structure(structure, pick_device(line))
+    load_weights(network, files.get("weights"))
+    letter_box = True if line.get("letter_box") else None
+    detector = Detector(network, names=names, letter_box=letter_box, strict=strict)
+    return _pictures(line, detector, files.get("image"), thresh)
+
+
+def _say_names(names, structure, files, data) -> None:
+    classes = next((head.options.classes for head in reversed(structure.heads)), len(names))
+    if len(names) != classes:
+        file = files.get("names") or data.names
+        print(
+            f"\n Error: in the file {file} number of names {len(names)} that isn't equal to classes={classes} "
+            f"in the file {files['cfg']} "
+        )
+
+
+def _pictures(line: Line, detector, image: str | None, thresh: float) -> int:
+    from darknetpy.inference.writers import JsonWriter
+
+    out = line.get("out")
+    status = 0
+    with JsonWriter(out, detector.names) if out else nullcontext() as writer:
+        for number, path in enumerate(_paths(image), 1):
+            try:
+                _one(line, detector, path, thresh, writer, number)
+            except ImageError as error:
+                if image is not None:
+                    raise
+                warn(str(error))
+                _remember_bad(path)
+    return status
+
+
+def _paths(image: str | None) -> Iterator[str]:
+    """The image of the command line, or a prompt for each line of standard input."""
+    if image is not None:
+        yield image
+        return
+    while True:
+        print(PROMPT, end="", flush=True)
+        text = sys.stdin.readline()
+        if not text:
+            return
+        path = text.strip("\r\n")
+        if path.strip():
+            yield path
+
+
+def _one(line: Line, detector, path: str, thresh: float, writer, number: int) -> None:
+    from darknetpy.images import draw_detections, load_image, save_jpeg
+    from darknetpy.inference.writers import detection_lines, save_labels
+
+    picture = load_image(path, detector.network.net.channels)
+    began = time.perf_counter()
+    found = detector(picture, line.get("thresh", thresh), line.get("nms", 0.45), line.get("hier"))
+    seconds = time.perf_counter() - began
+    for head in detector.heads:
+        print(f" Detection layer: {head.index} - type = {TYPE_NUMBER.get(head.type, 0)} ")
+    print(f"{path}: Predicted in {seconds * 1000:f} milli-seconds.")
+    for text in detection_lines(found, ext_output=bool(line.get("ext_output"))):
+        print(text)
+    if writer is not None:
+        writer.write(found, path)
+    if line.get("save_labels"):
+        save_labels(found, path)
+    save_jpeg("predictions.jpg", draw_detections(picture, found))
+    sys.stdout.flush()
+
+
+def _remember_bad(path: str) -> None:
+    try:
+        with open("bad.list", "a", encoding="utf-8") as stream:
+            stream.write(f"{path}\n")
+    except OSError as error:
+        warn(f"bad.list cannot be written: {error.strerror}")
+
+
+__all__ = ["DarknetpyError", "detect", "test"]

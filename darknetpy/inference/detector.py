@@ -1,0 +1,159 @@
+"""From pictures to detections.
+
+    detector = Detector("yolov4.cfg", "yolov4.weights", "coco.names")
+    for d in detector("dog.jpg"):
+        print(d.name, d.confidence, d.box)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from darknetpy.config import Cfg
+from darknetpy.config.datafile import read_names
+from darknetpy.detections import Detections
+from darknetpy.errors import ConfigError, ImageError, warn
+from darknetpy.images import letterbox_image, load_image, resize_image
+from darknetpy.inference.postprocess import detections_of
+from darknetpy.network import Network
+
+Image = str | os.PathLike | np.ndarray | Tensor
+
+THRESH, NMS, HIER = 0.25, 0.45, 0.5
+"""Darknet's defaults of `detector test`."""
+
+
+class Detector:
+    """A network for inference, with its class names.
+
+    Args:
+        cfg: network file, or a Network that exists already.
+        weights: `.weights` or `.pt`; None runs random weights, as Darknet does.
+        names: class names: a file, or a list; fewer than the classes are filled up as `class_N` (with a warning).
+        device: torch device.
+        letter_box: keep the aspect ratio; None: what `[net] letter_box` says.
+        strict: exactly Darknet.
+        overrides: `section[#n].key=value` words.
+
+    Raises ConfigError for a network without a detection head.
+    """
+
+    def __init__(
+        self,
+        cfg: str | os.PathLike | Cfg | Network,
+        weights: str | os.PathLike | None = None,
+        names: str | os.PathLike | Sequence[str] | None = None,
+        *,
+        device: str | torch.device = "cpu",
+        letter_box: bool | None = None,
+        strict: bool = False,
+        overrides: Iterable[str] = (),
+    ):
+        if isinstance(cfg, Network):
+            self.network = cfg
+        else:
+            self.network = Network(cfg, weights, device, strict, overrides=overrides)
+        self.network.train(False)
+        self.heads = [layer for layer in self.network.structure.heads if hasattr(layer, "decode")]
+        if not self.heads:
+            raise ConfigError("has no detection layer", file=self.network.structure.cfg.path)
+        self.letter_box = bool(self.network.net.letter_box) if letter_box is None else letter_box
+        self.names = self._names(names)
+
+    @property
+    def classes(self) -> int:
+        return self.heads[-1].options.classes
+
+    def _names(self, names) -> list[str]:
+        given = read_names(names) if isinstance(names, str | os.PathLike) else list(names or [])
+        if given and len(given) != self.classes:
+            warn(f"there are {len(given)} names for {self.classes} classes of {self.network.structure.cfg.path}")
+        return given + [f"class_{i}" for i in range(len(given), self.classes)]
+
+    def __call__(self, image: Image, thresh: float = THRESH, nms: float = NMS, hier: float = HIER) -> Detections:
+        """Detections in one picture, boxes relative to it.
+
+        Args:
+            image: a path; or uint8 (H, W, 3) as `cv2.imread` gives it (BGR); or float (C, H, W), RGB, 0..1.
+            thresh: objectness and class confidence must both exceed this.
+            nms: overlap above which the weaker box goes; 0 keeps all.
+
+        Raises ImageError for a file that cannot be read.
+        """
+        return self.detect([image], thresh, nms, hier)[0]
+
+    def detect(
+        self, images: Sequence[Image], thresh: float = THRESH, nms: float = NMS, hier: float = HIER
+    ) -> list[Detections]:
+        """Detections in several pictures, as one batch."""
+        pictures = [self._picture(image) for image in images]
+        sizes = [(picture.shape[2], picture.shape[1]) for picture in pictures]
+        batch = torch.from_numpy(np.stack([self.prepare(picture) for picture in pictures]))
+        return self.predict(batch, sizes, thresh, nms, hier)
+
+    def prepare(self, picture: np.ndarray) -> np.ndarray:
+        """A (C, H, W) picture at the network's size, by Darknet's own resize (or letterbox)."""
+        width, height = self.network.net.width, self.network.net.height
+        return (letterbox_image if self.letter_box else resize_image)(picture, width, height)
+
+    def predict(
+        self,
+        batch: Tensor,
+        sizes: Sequence[tuple[int, int]],
+        thresh: float = THRESH,
+        nms: float = NMS,
+        hier: float = HIER,
+        relative: bool = True,
+    ) -> list[Detections]:
+        """Detections of a prepared batch.
+
+        Args:
+            batch: (B, C, H, W), 0..1, at the network's size.
+            sizes: (width, height) of each original picture.
+            relative: boxes relative to the picture instead of in its pixels.
+        """
+        batch = batch.to(self.network.device, non_blocking=True)
+        passed = self.network.predict(batch)
+        net_size = (batch.shape[3], batch.shape[2])
+        found = detections_of(self.heads, passed.outputs, net_size, sizes, thresh, hier, relative, self.letter_box)
+        kind, beta = self.nms_kind
+        result = []
+        for detections in found:
+            detections.names = self.names
+            result.append(detections.nms(kind, nms, beta) if nms else detections)
+        return result
+
+    @property
+    def nms_kind(self) -> tuple[str, float]:
+        """Kind and beta of NMS: those of the last detection layer serve the whole network."""
+        options = self.heads[-1].options
+        return getattr(options, "nms_kind", "default"), getattr(options, "beta_nms", 0.6)
+
+    def _picture(self, image: Image) -> np.ndarray:
+        channels = self.network.net.channels
+        if isinstance(image, str | os.PathLike):
+            return load_image(image, channels)
+        if isinstance(image, Tensor):
+            image = image.detach().cpu().numpy()
+        if image.dtype == np.uint8:
+            return _from_opencv(image, channels)
+        if image.ndim != 3 or image.shape[0] != channels:
+            raise ImageError(f"an image array must be ({channels}, H, W) floats or (H, W, 3) bytes, not {image.shape}")
+        return np.ascontiguousarray(image, np.float32)
+
+
+def _from_opencv(image: np.ndarray, channels: int) -> np.ndarray:
+    if image.ndim == 2:
+        image = image[:, :, None]
+    if image.ndim != 3 or not image.size:
+        raise ImageError(f"an image array must be (H, W, channels) bytes, not {image.shape}")
+    if channels == 1 and image.shape[2] >= 3:
+        image = (image[:, :, :3].astype(np.float32) @ np.float32([0.114, 0.587, 0.299]))[:, :, None]
+    elif channels == 3:
+        image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, 2::-1]
+    return np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)

@@ -1,0 +1,37 @@
+"""Head outputs to detections in picture coordinates (Darknet: `get_network_boxes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from darknetpy.detections import Detections
+from darknetpy.layers import Layer
+
+
+def detections_of(
+    heads: Sequence[Layer],
+    outputs: Sequence[Tensor],
+    net_size: tuple[int, int],
+    sizes: Sequence[tuple[int, int]],
+    thresh: float,
+    hier: float = 0.5,
+    relative: bool = True,
+    letter_box: bool = False,
+) -> list[Detections]:
+    """Detections of each picture before NMS, heads in layer order.
+
+    Args:
+        heads: detection layers; outputs: outputs of all layers, indexed by layer.
+        net_size: (width, height) that the network ran at; sizes: those of the original pictures.
+        thresh: objectness and class confidence must both exceed this.
+        relative: boxes relative to the picture, else in its pixels.
+        letter_box: the pictures were letterboxed into the network's size.
+    """
+    per_head = [head.decode(outputs[head.index], thresh, *net_size) for head in heads]
+    found = []
+    for image, size in enumerate(sizes):
+        joined = Detections.cat([decoded[image] for decoded in per_head])
+        found.append(joined.correct(size, net_size, letter_box, relative))
+    return found
