@@ -1,0 +1,17 @@
+"""Pictures: decoding, Darknet's resize and letterbox, drawing."""
+
+from darknetpy.images.decode import decode_image, load_image, read_image, to_bytes, to_planar
+from darknetpy.images.draw import class_color, draw_detections, encode_image, save_image
+from darknetpy.images.resize import (
+    crop_image,
+    flip_image,
+    letterbox_image,
+    resize_image,
+    resize_max,
+    resize_min,
+)
+
+__all__ = [
+    "class_color", "crop_image", "decode_image", "draw_detections", "encode_image", "flip_image", "letterbox_image",
+    "load_image", "read_image", "resize_image", "resize_max", "resize_min", "save_image", "to_bytes", "to_planar",
+]  # fmt: skip

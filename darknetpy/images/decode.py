@@ -1,0 +1,106 @@
+"""Picture files to arrays.
+
+One rule: what a picture shows is what is used. EXIF orientation is applied, palettes are resolved, an alpha channel is
+dropped, 16 bits become 8, a grey picture fills three channels when the network wants colour.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import cv2
+import numpy as np
+
+from darknetpy.errors import ImageError
+
+MAX_PIXELS = 1 << 28
+"""Larger pictures than this (268 megapixels) are refused before they are decoded."""
+
+
+def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
+    """A picture as uint8 (H, W, channels), RGB.
+
+    Raises ImageError for a file that is missing, empty, cut off, too large or no picture.
+    """
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as stream:
+            data = stream.read()
+    except OSError as error:
+        raise ImageError(f"Cannot load image {name}: {error.strerror}") from error
+    return decode_image(data, channels, name)
+
+
+def decode_image(data: bytes, channels: int = 3, name: str = "image") -> np.ndarray:
+    """As `read_image`, from the bytes of a file."""
+    if not data:
+        raise ImageError(f"Cannot load image {name}: the file is empty")
+    size = declared_size(data)
+    if size and size[0] * size[1] > MAX_PIXELS:
+        raise ImageError(f"Cannot load image {name}: {size[0]} x {size[1]} pixels are more than {MAX_PIXELS} allowed")
+    if _cut_off(data):
+        raise ImageError(f"Cannot load image {name}: the file is cut off")
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error as error:
+        raise ImageError(f"Cannot load image {name}: {error.err}") from error
+    if image is None:
+        raise ImageError(f"Cannot load image {name}: it is no picture that OpenCV knows")
+    if channels < 3:
+        return _grey(image)
+    return np.ascontiguousarray(image[:, :, ::-1])
+
+
+def _grey(image: np.ndarray) -> np.ndarray:
+    """BGR to luma in Darknet's whole-number weights: (77 R + 150 G + 29 B) / 256, truncated."""
+    b, g, r = (image[:, :, i].astype(np.uint16) for i in range(3))
+    return ((77 * r + 150 * g + 29 * b) >> 8).astype(np.uint8)[:, :, None]
+
+
+def load_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
+    """A picture as float32 (channels, H, W), RGB, 0..1 (Darknet: `load_image`)."""
+    return to_planar(read_image(path, channels))
+
+
+def to_planar(image: np.ndarray) -> np.ndarray:
+    """uint8 (H, W, C) to float32 (C, H, W) in 0..1."""
+    return np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)
+
+
+def to_bytes(image: np.ndarray) -> np.ndarray:
+    """float (C, H, W) in 0..1 to uint8 (H, W, C), truncated as Darknet writes pictures."""
+    return np.ascontiguousarray((np.clip(image, 0, 1) * 255).astype(np.uint8).transpose(1, 2, 0))
+
+
+def _cut_off(data: bytes) -> bool:
+    """A JPEG without its end marker or a PNG without its last chunk: decoders would fill the rest with grey."""
+    if data[:2] == b"\xff\xd8":
+        return b"\xff\xd9" not in data[-4096:] and b"\xff\xd9" not in data[len(data) // 2 :]
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and b"IEND" not in data[-64:]
+
+
+def declared_size(data: bytes) -> tuple[int, int] | None:
+    """(width, height) that the header of a PNG, JPEG, BMP or GIF claims; None for other formats."""
+    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
+        return struct.unpack(">II", data[16:24])
+    if data[:2] == b"BM" and len(data) >= 26:
+        w, h = struct.unpack("<ii", data[18:26])
+        return abs(w), abs(h)
+    if data[:3] == b"GIF" and len(data) >= 10:
+        return struct.unpack("<HH", data[6:10])
+    if data[:2] == b"\xff\xd8":
+        return _jpeg_size(data)
+    return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Walk the markers of a JPEG to its frame header."""
+    at = 2
+    while at + 9 < len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            h, w = struct.unpack(">HH", data[at + 5 : at + 9])
+            return w, h
+        at += 2 if marker in (0xFF, 0x01) or 0xD0 <= marker <= 0xD9 else 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
+    return None
