@@ -1,0 +1,107 @@
+"""Detections as Darknet's text, JSON and label files."""
+
+from __future__ import annotations
+
+import json
+import os
+from types import TracebackType
+
+from darknetpy.config.datafile import label_path
+from darknetpy.detections import Detections
+from darknetpy.errors import UsageError
+from darknetpy.files import atomic_write
+
+JSON_THRESH = 0.005
+"""A class is written to JSON above this; boxes were filtered by the command's own threshold before."""
+
+
+def detection_lines(found: Detections, ext_output: bool = False) -> list[str]:
+    """The lines of `detector test`: boxes by their left edge, best class first, then each further class.
+
+    With `ext_output` a bracket with pixel values follows, rounded and not clamped.
+    """
+    best, ids = found.best()
+    left = found.boxes[:, 0] - found.boxes[:, 2] / 2
+    pixels = found.to_pixels().boxes.tolist()
+    lines = []
+    for i in left.argsort(stable=True).tolist():
+        if best[i] <= 0:
+            continue
+        others = [k for k in found.probs[i].nonzero().flatten().tolist() if k != int(ids[i]) and not found.hidden(k)]
+        for k in (int(ids[i]), *others):
+            tail = f"\t{_bracket(*pixels[i])}" if ext_output else ""
+            lines.append(f"{found.name(k)}: {float(found.probs[i, k]) * 100:.0f}%{tail}")
+    return lines
+
+
+def _bracket(x: float, y: float, w: float, h: float) -> str:
+    return f"(left_x: {x - w / 2:4.0f}   top_y: {y - h / 2:4.0f}   width: {w:4.0f}   height: {h:4.0f})"
+
+
+def json_objects(found: Detections) -> list[str]:
+    """One JSON object a (box, class), in the order of the boxes."""
+    rows = []
+    for i, (x, y, w, h) in enumerate(found.boxes.tolist()):
+        for k in found.probs[i].nonzero().flatten().tolist():
+            confidence = float(found.probs[i, k])
+            if confidence > JSON_THRESH and not found.hidden(k):
+                where = f'"center_x":{x:f}, "center_y":{y:f}, "width":{w:f}, "height":{h:f}'
+                name = json.dumps(found.name(k), ensure_ascii=False)
+                rows.append(
+                    f'  {{"class_id":{k}, "name":{name}, "relative_coordinates":{{{where}}}, '
+                    f'"confidence":{confidence:f}}}'
+                )
+    return rows
+
+
+class JsonWriter:
+    """The `-out` file: an array of frames. It is a whole JSON document whenever the program lets go of it.
+
+    Raises UsageError if the file cannot be created.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        try:
+            self._stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+        except OSError as error:
+            raise UsageError(f"{os.fspath(path)} cannot be written: {error.strerror}") from error
+        self._stream.write("[\n")
+        self._frames = 0
+
+    def write(self, found: Detections, filename: str | None = None) -> None:
+        """Add a frame; `found` must be relative to its picture."""
+        self._frames += 1
+        head = [f' "frame_id":{self._frames}, ']
+        if filename is not None:
+            head.append(f' "filename":{json.dumps(filename, ensure_ascii=False)}, ')
+        objects = ", \n".join(json_objects(found))
+        frame = "\n".join(["{", *head, ' "objects": [ ', objects, " ] ", "}"])
+        self._stream.write((", \n" if self._frames > 1 else "") + frame)
+        self._stream.flush()
+
+    def __enter__(self) -> JsonWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.write("\n]")
+        self._stream.close()
+
+
+def label_lines(found: Detections) -> list[str]:
+    """`class x y w h` of each box's best class, relative, four decimals."""
+    best, ids = found.best()
+    return [
+        f"{int(ids[i])} {x:2.4f} {y:2.4f} {w:2.4f} {h:2.4f}"
+        for i, (x, y, w, h) in enumerate(found.boxes.tolist())
+        if best[i] > 0
+    ]
+
+
+def save_labels(found: Detections, image: str | os.PathLike) -> str:
+    """Write the label file of `image` (its path by Darknet's rule); returns where."""
+    path = label_path(os.fspath(image), existing=False)
+    with atomic_write(path) as stream:
+        stream.write("".join(f"{line}\n" for line in label_lines(found)).encode())
+    return path
