@@ -1,0 +1,49 @@
+"""Antialiasing: a fixed depth-wise blur behind a convolution or pool that carries its stride."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from darknetpy.lazy import torch
+
+if TYPE_CHECKING:
+    from darknetpy.layers.base import Layer
+
+Strides = tuple[int, int]
+
+
+def _window(mode: int) -> tuple[int, int]:
+    """Kernel side and padding: mode 2 is 2x2 without padding, all others are 3x3 with one."""
+    return (2, 0) if mode == 2 else (3, 1)
+
+
+def blurred_size(w: int, h: int, mode: int, strides: Strides) -> tuple[int, int]:
+    """(width, height) after the blur; strides are (x, y)."""
+    size, pad = _window(mode)
+    return (w + 2 * pad - size) // strides[0] + 1, (h + 2 * pad - size) // strides[1] + 1
+
+
+@functools.lru_cache(maxsize=32)
+def _kernel(mode: int, channels: int, device: str):
+    row = torch.tensor([1.0, 1.0]) if mode == 2 else torch.tensor([1.0, 2.0, 1.0])
+    plane = torch.outer(row, row)
+    return (plane / plane.sum()).expand(channels, 1, -1, -1).contiguous().to(device)
+
+
+def blur(x, mode: int, strides: Strides):
+    """Depth-wise [1 2 1] x [1 2 1] / 16 (mode 2: 2x2 mean), zeros outside."""
+    kernel = _kernel(mode, x.shape[1], str(x.device)).to(x.dtype)
+    return torch.nn.functional.conv2d(x, kernel, None, strides[::-1], _window(mode)[1], 1, x.shape[1])
+
+
+def row(layer: Layer, mode: int, strides: Strides, host: tuple[int, int]) -> str:
+    """The extra line of the load table."""
+    size, _ = _window(mode)
+    c, (w, h) = layer.out_c, host
+    stride = f"{size:2d} x{size:2d}/{strides[0]:2d}   "
+    if strides[0] != strides[1]:
+        stride = f"{size:2d}x{size:2d}/{strides[0]:2d}x{strides[1]:2d} "
+    flops = 2.0 * size * size * c * layer.out_w * layer.out_h / 1e9
+    sizes = f"{w:4d} x{h:4d} x{c:4d} -> {layer.out_w:4d} x{layer.out_h:4d} x{c:4d}"
+    return f"  AA:  conv  {c:5d}/{c:4d} {stride}{sizes} {flops:5.3f} BF"

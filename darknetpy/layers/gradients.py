@@ -1,0 +1,77 @@
+"""Gradients that Darknet defines by a rule of its own."""
+
+from __future__ import annotations
+
+import functools
+
+from darknetpy.lazy import torch
+
+
+@functools.cache
+def _functions():
+    """The autograd functions; made on first use because torch is loaded late."""
+
+    class ClampGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.clamp(-1.0, 1.0)
+
+    class PassThrough(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            return y.view_as(y)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient, None
+
+    class ScaleGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.factor = factor
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.factor, None
+
+    class Replace(torch.autograd.Function):
+        """y with dL/dx = rule(dL/dy, saved tensors)."""
+
+        @staticmethod
+        def forward(ctx, x, y, rule, *saved):
+            ctx.rule = rule
+            ctx.save_for_backward(*saved)
+            return y.view_as(y)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return ctx.rule(gradient, *ctx.saved_tensors), None, None, *[None] * len(ctx.saved_tensors)
+
+    return ClampGradient, PassThrough, ScaleGradient, Replace
+
+
+def clamp_gradient(x):
+    """x; the gradient that comes back is clamped to [-1, 1]."""
+    return _functions()[0].apply(x)
+
+
+def pass_through(x, y):
+    """y; its gradient goes to x unchanged."""
+    return _functions()[1].apply(x, y.detach().reshape(x.shape)) if x.requires_grad else y
+
+
+def scale_gradient(x, factor: float):
+    """x; the gradient that comes back is multiplied by `factor`."""
+    return _functions()[2].apply(x, factor)
+
+
+def replace_gradient(x, y, rule, *saved):
+    """y, computed from x; dL/dx = rule(dL/dy, *saved)."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return y
+    return _functions()[3].apply(x, y.detach(), rule, *(s.detach() for s in saved))

@@ -1,0 +1,87 @@
+"""Class trees: `name parent` lines (Darknet: `tree.c`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from darknetpy.assets import locate
+from darknetpy.lazy import torch
+
+MAX_BYTES = 64 << 20
+
+
+@dataclass
+class Tree:
+    """Classes in file order.
+
+    Attributes:
+        names: class names; parents: index of each parent, -1 for roots.
+        groups: group of each class; a new group starts where the parent changes from one line to the next.
+        sizes, offsets: length and first class of each group.
+    """
+
+    names: list[str] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.names)
+
+    def add(self, name: str, parent: int) -> None:
+        if not self.names or parent != self.parents[-1]:
+            self.offsets.append(len(self.names))
+            self.sizes.append(0)
+        self.names.append(name)
+        self.parents.append(parent)
+        self.groups.append(len(self.sizes) - 1)
+        self.sizes[-1] += 1
+
+    def paths(self) -> list[list[int]]:
+        """For each class, itself and its ancestors up to the root."""
+        result: list[list[int]] = []
+        for i, parent in enumerate(self.parents):
+            result.append([i, *(result[parent] if parent >= 0 else [])])
+        return result
+
+    def softmax(self, x):
+        """Softmax over each group along the last axis, all groups at once."""
+        group = torch.tensor(self.groups, device=x.device).expand(x.shape)
+        zeros = x.new_zeros(*x.shape[:-1], len(self.sizes))
+        high = zeros.scatter_reduce(-1, group, x, "amax", include_self=False)
+        powers = torch.exp(x - high.gather(-1, group))
+        return powers / zeros.scatter_add(-1, group, powers).gather(-1, group)
+
+    def probabilities(self, x):
+        """Conditional probabilities multiplied down the tree (Darknet: `hierarchy_predictions`)."""
+        result = list(x.unbind(-1))
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                result[i] = result[i] * result[parent]
+        return torch.stack(result, -1)
+
+
+def read_tree(path: str, context) -> Tree:
+    """Read a tree file, relative to the working directory or the cfg's folder. Raises ConfigError."""
+    beside = os.path.join(os.path.dirname(context.path), path)
+    name = path if os.path.exists(path) else beside if os.path.exists(beside) else locate(path)
+    try:
+        if os.path.getsize(name) > MAX_BYTES:
+            raise context.error(f"tree={path} is {os.path.getsize(name)} bytes long, which no tree is")
+        with open(name, encoding="utf-8", errors="replace") as stream:
+            lines = [line.split() for line in stream if line.strip()]
+    except OSError as error:
+        raise context.error(f"tree={path} cannot be read ({error.strerror})", "the path is relative to the cfg") from error
+    tree = Tree()
+    for number, words in enumerate(lines, 1):
+        try:
+            parent = int(words[1])
+        except (IndexError, ValueError):
+            raise context.error(f"tree={path}, line {number}: `{' '.join(words)[:60]}` is not `name parent`") from None
+        if not -1 <= parent < tree.size:
+            raise context.error(f"tree={path}, line {number}: parent {parent} does not come before it")
+        tree.add(words[0], parent)
+    return tree
