@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from darknetpy.config import NetOptions, Notes, Section, key, read_options
+from darknetpy.config import NetOptions, Notes, Option, Section, key, read_options
 from darknetpy.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class BuildContext:
     path: str = "cfg"
     section: Section | None = None
     notes: Notes = field(default_factory=Notes)
+    is_part: bool = False
 
     def error(self, message: str, remedy: str | None = None) -> ConfigError:
         """A ConfigError that names layer and line."""
@@ -107,6 +108,13 @@ class BuildContext:
             )
         return index
 
+    def part(self, w: int, h: int, c: int, options: dict[str, object]) -> BuildContext:
+        """The context of a sub-layer with an input of w x h x c and these options."""
+        line = self.section.line if self.section else 0
+        lines = [Option(name, str(value), line) for name, value in options.items()]
+        section = Section(self.section.header if self.section else "[part]", line, lines)
+        return replace(self, w=w, h=h, c=c, inputs=w * h * c, section=section, notes=Notes(), is_part=True)
+
     def need_image(self, name: str) -> None:
         """Raise unless the previous layer gives a picture-shaped output."""
         if not (self.w > 0 and self.h > 0 and self.c > 0):
@@ -126,6 +134,7 @@ class ForwardContext:
         iteration, max_batches, burn_in, seen: counters of training.
         net_w, net_h: size of the input picture, pixels.
         fused: batch normalisation is folded into `tensors`.
+        probe: where training is observed, values before activations by layer, with their gradients retained.
     """
 
     tensors: Any = None
@@ -144,12 +153,20 @@ class ForwardContext:
     fused: bool = False
     adversarial: bool = False
     subdivision: int = 0
+    probe: dict | None = None
+
+    def observe(self, index: int, y: Tensor) -> Tensor:
+        """Note a value whose gradient is asked for."""
+        if y.requires_grad:
+            y.retain_grad()
+        self.probe[index] = y
+        return y
 
     def sub(self, name: str) -> ForwardContext:
         """The context of a sub-layer: its own tensors and state, all else as here."""
         state = self.state.setdefault(name, {})
         return ForwardContext(
-            **{**self.__dict__, "tensors": getattr(self.tensors, name) if self.tensors is not None else None, "state": state}
+            **{**self.__dict__, "probe": None, "tensors": getattr(self.tensors, name) if self.tensors is not None else None, "state": state}
         )
 
 
@@ -170,7 +187,7 @@ class Layer:
     def __init__(self, context: BuildContext):
         self.index, self.section, self.notes = context.index, context.section, context.notes
         self.w, self.h, self.c, self.inputs = context.w, context.h, context.c, context.inputs
-        self.batch, self.time_steps = context.batch, context.time_steps
+        self.batch, self.time_steps, self.is_part = context.batch, context.time_steps, context.is_part
         self.out_w = self.out_h = self.out_c = self.outputs = 0
         self.bflops = 0.0
         self.options: Any = read_options(self.Options, context.section, context.notes)
@@ -198,6 +215,9 @@ class Layer:
 
     shares: int | None = None
     """Index of the layer whose tensors this one uses instead of its own."""
+    shared_by_others = False
+    is_part = False
+    """A sub-layer of a recurrent layer."""
 
     def loaded_tensors(self) -> list[TensorSpec]:
         """The specs that reading a file consumes, in order: `dontload` and `dontloadscales` leave some out."""

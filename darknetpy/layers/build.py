@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from darknetpy.config import Cfg, NetOptions, Notes, Section, read_cfg, read_options
+from darknetpy.config.numbers import to_float32
 from darknetpy.errors import ConfigError, warn
 from darknetpy.layers import registry
 from darknetpy.layers.base import MAX_ELEMENTS, BuildContext, Layer, LayerOptions
@@ -21,7 +22,7 @@ class UnknownLayer(Layer):
     Options = LayerOptions
 
     def build(self, options, context) -> None:
-        pass
+        self.w = self.h = self.c = 0
 
     def forward(self, x, context):
         raise ConfigError(f"layer {self.index}: section {self.section.header} is unknown and cannot run")
@@ -42,7 +43,10 @@ class Structure:
 
     @property
     def total_bflops(self) -> float:
-        return sum(layer.bflops for layer in self.layers)
+        total = 0.0
+        for layer in self.layers:  # in float32, as Darknet sums
+            total = to_float32(total + to_float32(layer.bflops))
+        return total
 
     @property
     def average_outputs(self) -> int:

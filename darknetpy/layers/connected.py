@@ -9,11 +9,10 @@ from typing import Any
 from darknetpy.config import key
 from darknetpy.layers.activations import activate, known_activation
 from darknetpy.layers.base import Layer, LayerOptions, TensorSpec
+from darknetpy.layers.batchnorm import BN_EPSILON, BN_MOMENTUM
 from darknetpy.layers.gradients import clamp_gradient
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
-
-BN_EPSILON, BN_MOMENTUM = 1e-5, 0.01
 
 
 @register("connected", "conn")
@@ -30,9 +29,10 @@ class Connected(Layer):
         self._shape(self.inputs, options.output, options.activation, options.batch_normalize, context)
 
     def _shape(self, inputs: int, output: int, activation: str, batch_normalize: int, context) -> None:
-        if output < 1 or inputs < 1:
+        if not context.strict and (output < 1 or inputs < 1):
             raise context.error(f"output={output} and {inputs} inputs must both be at least 1")
         self.inputs, self.batch_normalize = inputs, batch_normalize
+        self.w, self.h, self.c = 1, 1, inputs
         self.activation = known_activation(activation, context)
         self.out_w, self.out_h, self.out_c, self.outputs = 1, 1, output, output
 

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from darknetpy.config import key
+from darknetpy.layers import binary
 from darknetpy.layers.activations import activate, known_activation
 from darknetpy.layers.base import BuildContext, Layer, LayerOptions, TensorSpec, namespace
+from darknetpy.layers.batchnorm import BN_EPSILON, batch_norm
+from darknetpy.layers.blur import blur, blurred_size
+from darknetpy.layers.blur import row as blur_row
+from darknetpy.layers.excitation import excite
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
 
 NO_SHARE = -1_000_000_000
-BN_EPSILON = 1e-5
-BN_MOMENTUM = 0.01
 
 
 @register("convolutional", "conv")
@@ -64,16 +67,26 @@ class Convolutional(Layer):
         self.pad = options.size // 2 if options.pad else options.padding
         self.batch_normalize = 2 if options.cbn else options.batch_normalize
         self.activation = known_activation(options.activation, context)
+        self.xnor, self.binary, self.blur = bool(options.xnor), bool(options.binary), options.antialiasing
         self._check(context)
-        self.out_w = (self.w + 2 * self.pad - self.size) // self.stride_x + 1
-        self.out_h = (self.h + 2 * self.pad - self.size) // self.stride_y + 1
-        if self.out_w <= 0 or self.out_h <= 0:
+        self._size(context)
+        self.nweights = self.c // self.groups * self.filters * self.size**2
+        self.shares = self._shared(options, context)
+        flops = 2.0 * self.nweights * self.host_size[0] * self.host_size[1] / 1e9
+        self.bflops = flops / 32 if self.xnor else flops
+
+    def _size(self, context: BuildContext) -> None:
+        """Output size; with antialiasing the convolution runs at stride 1 and the blur behind it carries the stride."""
+        self.blur_strides = self.stride_x, self.stride_y
+        if self.blur:
+            self.stride_x = self.stride_y = 1
+        w, h = ((n + 2 * self.pad - self.size) // s + 1 for n, s in ((self.w, self.stride_x), (self.h, self.stride_y)))
+        if w <= 0 or h <= 0:
             raise context.error(
                 f"size={self.size} leaves nothing of an input of {self.w} x {self.h}", "use a larger network size"
             )
-        self.image_size(self.out_w, self.out_h, self.filters)
-        self.nweights = self.c // self.groups * self.filters * self.size**2
-        self.bflops = 2.0 * self.nweights * self.out_h * self.out_w / 1e9
+        self.host_size = w, h
+        self.image_size(*(blurred_size(w, h, self.blur, self.blur_strides) if self.blur else (w, h)), self.filters)
 
     def _check(self, context: BuildContext) -> None:
         for name in ("filters", "size", "groups", "stride_x", "stride_y", "dilation"):
@@ -81,9 +94,36 @@ class Convolutional(Layer):
                 raise context.error(f"{name}={getattr(self, name)} must be at least 1")
         if self.pad < 0:
             raise context.error(f"padding={self.pad} must not be negative")
+        if not context.strict and (self.c % self.groups or self.filters % self.groups):
+            raise context.error(f"groups={self.groups} must divide {self.c} input channels and filters={self.filters}")
+        if self.dilation > 1 and not context.strict and 2 * self.pad != self.size - 1:
+            raise context.error(
+                f"dilation={self.dilation} needs padding = (size-1)/2, not {self.pad}", "use pad=1 and an odd size"
+            )
+        o = self.options
+        if (o.sway or o.rotate or o.stretch or o.stretch_sway) and self.size == 1:
+            raise context.error("sway, rotate, stretch and stretch_sway need size > 1")
+        if sum(map(bool, (o.sway, o.rotate, o.stretch, o.stretch_sway))) > 1:
+            raise context.error("only one of sway, rotate, stretch and stretch_sway can be used")
+
+    def _shared(self, options: Any, context: BuildContext) -> int | None:
+        if options.share_index == NO_SHARE:
+            return None
+        index = context.source(options.share_index, "share_index")
+        other = context.layers[index]
+        if not isinstance(other, Convolutional):
+            raise context.error(f"share_index={options.share_index} names layer {index}, which is no convolutional layer")
+        same = (self.size, self.nweights, self.c, self.filters) == (other.size, other.nweights, other.c, other.filters)
+        if not same or bool(self.batch_normalize) != bool(other.batch_normalize):
+            raise context.error(f"its sizes differ from those of layer {index}, whose tensors it shares")
+        owner = index if other.shares is None else other.shares
+        context.layers[owner].shared_by_others = True
+        return owner
 
     def tensors(self) -> list[TensorSpec]:
-        n, fan_in = self.filters, self.size**2 * self.c // self.groups
+        if self.shares is not None:
+            return []
+        n, fan_in = self.filters, max(1, self.size**2 * self.c // self.groups)
         specs = [TensorSpec("biases", (n,), "bias")]
         if self.batch_normalize:
             specs += [
@@ -94,17 +134,43 @@ class Convolutional(Layer):
         init = ("uniform", math.sqrt(2.0 / fan_in), 0.0)
         return [*specs, TensorSpec("weights", (n, self.c // self.groups, self.size, self.size), "weight", init)]
 
+    def after_read(self, arrays: dict, transpose: bool) -> dict:
+        """`flipped` files store each filter's taps along the other axis."""
+        if self.options.flipped and "weights" in arrays:
+            weights = arrays["weights"]
+            arrays = {**arrays, "weights": weights.reshape(-1, self.filters).T.reshape(weights.shape)}
+        return arrays
+
     def forward(self, x, context):
-        t, nn = context.tensors, torch.nn.functional
-        bias = None if self.batch_normalize and not context.fused else t.biases
-        y = nn.conv2d(
-            x, t.weights, bias, (self.stride_y, self.stride_x), self.pad * self.dilation, self.dilation, self.groups
-        )
-        if bias is None:
-            y = nn.batch_norm(
-                y, t.rolling_mean, t.rolling_variance, t.scales, t.biases, context.training, BN_MOMENTUM, BN_EPSILON
-            )
-        return activate(self.activation, y, context)
+        t = context.tensors
+        if self.xnor or self.binary:
+            y = binary.convolve(self, x, t.weights, context)
+        else:
+            y = self.convolve(x, t.weights, t.biases if not self._normalizes(context) else None)
+        if self._normalizes(context):
+            y = batch_norm(self, y, t, context)
+        elif self.xnor or self.binary:
+            y = y + t.biases.view(1, -1, 1, 1)
+        if context.probe is not None:
+            y = context.observe(self.index, y)
+        y = activate(self.output_activation(context), y, in_place=not context.training)
+        if self.options.assisted_excitation and context.training:
+            y = excite(y, self.options.assisted_excitation, context)
+        return blur(y, self.blur, self.blur_strides) if self.blur else y
+
+    def convolve(self, x, weights, biases=None, pad: int | None = None):
+        """The bare convolution."""
+        return torch.nn.functional.conv2d(
+            x, weights, biases, (self.stride_y, self.stride_x),
+            self.pad * self.dilation if pad is None else pad, self.dilation, self.groups,
+        )  # fmt: skip
+
+    def _normalizes(self, context) -> bool:
+        return bool(self.batch_normalize) and not context.fused
+
+    def output_activation(self, context) -> str:
+        """`bin_output` makes xnor inference linear."""
+        return "linear" if self.xnor and self.options.bin_output and context.fused else self.activation
 
     def fuse(self, tensors: Any) -> Any:
         if not self.batch_normalize:
@@ -115,13 +181,20 @@ class Convolutional(Layer):
         return namespace(biases=biases, weights=weights)
 
     def row(self) -> str:
+        shared = self.shares is not None
+        excited = self.options.assisted_excitation
+        tag = "convS " if shared else "convAE" if excited else "conv  "
+        if self.xnor:
+            tag = "convXB" if self.options.bin_output else "convX "
         groups = f"/{self.groups:4d} " if self.groups > 1 else "      "
         if self.stride_x != self.stride_y:
             stride = f"{self.size:2d}x{self.size:2d}/{self.stride_x:2d}x{self.stride_y:2d} "
         else:
             dilation = f"({self.dilation:1d})" if self.dilation > 1 else "   "
             stride = f"{self.size:2d} x{self.size:2d}/{self.stride_x:2d}{dilation}"
-        return (
-            f"conv  {self.filters:5d}{groups}{stride}{self.w:4d} x{self.h:4d} x{self.c:4d} -> "
-            f"{self.out_w:4d} x{self.out_h:4d} x{self.out_c:4d} {self.bflops:5.3f} BF"
+        w, h = self.host_size
+        text = (
+            f"{tag}{self.filters:5d}{groups}{stride}{self.w:4d} x{self.h:4d} x{self.c:4d} -> "
+            f"{w:4d} x{h:4d} x{self.out_c:4d} {self.bflops:5.3f} BF"
         )
+        return f"{text}\n{blur_row(self, self.blur, self.blur_strides, self.host_size)}" if self.blur else text

@@ -36,6 +36,8 @@ class Dropout(Layer):
         if self.dropblock:
             self._block_size(context)
         self.same_size()
+        if not self.dropblock:
+            self.w = self.h = self.c = 0  # Darknet leaves them unset, which its `avg_outputs` shows
 
     def _block_size(self, context) -> None:
         if self.block_abs > min(self.w, self.h):

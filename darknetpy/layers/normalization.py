@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from darknetpy.config import key
 from darknetpy.layers.base import Layer, LayerOptions, TensorSpec
-from darknetpy.layers.convolutional import BN_EPSILON, BN_MOMENTUM
+from darknetpy.layers.batchnorm import BN_EPSILON, BN_MOMENTUM
 from darknetpy.layers.gradients import replace_gradient
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch

@@ -56,7 +56,7 @@ class Reorg(_Reorg):
         return space_to_depth(wide, s).reshape(b, c * s * s, h // s, w // s)
 
     def row(self) -> str:
-        return f"reorg_old              /{self.stride:2d}  {self._sizes('  ->  ')}"
+        return f"\n reorg_old \nreorg_old              /{self.stride:2d}  {self._sizes('  ->  ')}"
 
 
 @register("reorg3d")

@@ -28,6 +28,11 @@ class Route(Layer):
         if not 0 <= options.group_id < max(1, options.groups):
             raise context.error(f"group_id={options.group_id} must be from 0 to groups-1={options.groups - 1}")
         self.groups, self.group_id = options.groups, options.group_id
+        self.mismatch = False
+        if context.strict and max(options.layers) >= context.index:
+            self.layers = options.layers  # Darknet reads layers that are not there yet, all zeros
+            self.w = self.h = self.c = 0
+            return
         self.layers = [context.source(number, "layers") for number in options.layers]
         sources = [context.layers[i] for i in self.layers]
         self.outputs = sum(layer.outputs for layer in sources) // self.groups
@@ -38,6 +43,7 @@ class Route(Layer):
             return
         self.out_w, self.out_h = first.out_w, first.out_h
         self.out_c = sum(s.out_c for s in sources) // self.groups
+        self.w, self.h, self.c = first.w, first.h, self.out_c
 
     def _mismatch(self, context, sources) -> None:
         """Darknet goes on with a 0 x 0 x 0 output; the default says what doesn't fit."""

@@ -35,6 +35,7 @@ class Shortcut(Layer):
         self.normalization = self._choice(options.weights_normalization, NORMALIZATIONS, "weights_normalization", context)
         self.activation = known_activation(options.activation, context)
         self.source_layers = [context.source(number, "from") for number in options.from_]
+        self.source_sizes = [(s.out_w, s.out_h, s.out_c) for s in (context.layers[i] for i in self.source_layers)]
         for index in self.source_layers:
             source = context.layers[index]
             if (source.out_w, source.out_h) != (self.w, self.h):
@@ -123,10 +124,14 @@ class Shortcut(Layer):
     def row(self) -> str:
         names = ", ".join(str(i) for i in self.source_layers)
         w, h, c = self.out_w, self.out_h, self.out_c
-        return (
+        lines = [
             f"Shortcut Layer: {names},  wt = {self.kind}, wn = {self.normalization}, "
             f"outputs:{w:4d} x{h:4d} x{c:4d} {self.bflops:5.3f} BF"
-        )
+        ]
+        for ow, oh, oc in self.source_sizes:
+            if (ow, oh, oc) != (w, h, c):
+                lines.append(f" ({w:4d} x{h:4d} x{c:4d}) + ({ow:4d} x{oh:4d} x{oc:4d}) ")
+        return "\n".join(lines)
 
 
 def sample_to(x, h: int, w: int):

@@ -97,6 +97,7 @@ class Implicit(Layer):
         if options.filters < 1 or options.atoms < 1:
             raise context.error(f"filters={options.filters} and atoms={options.atoms} must be at least 1")
         self.image_size(1, options.atoms, options.filters)
+        self.w = self.h = self.c = 1
 
     def tensors(self) -> list[TensorSpec]:
         o = self.options

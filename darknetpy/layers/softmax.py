@@ -38,11 +38,12 @@ class Softmax(Layer):
             raise context.error(f"the tree has {self.tree.size} classes, the layer {self.inputs} inputs")
         self.has_cost = not options.noloss
         self.outputs = self.inputs
-        if options.spatial:
+        self.spatial = bool(options.spatial) and not context.strict
+        if self.spatial:
             self.same_size()
 
     def forward(self, x, context):
-        if self.options.spatial and x.dim() == 4:
+        if self.spatial and x.dim() == 4:
             y = torch.softmax(x, 1)
         else:
             flat = x.reshape(x.shape[0], -1) / self.temperature
@@ -74,6 +75,7 @@ class Cost(Layer):
         if self.kind != options.type:
             context.notes.say(f"Couldn't find cost type {options.type}, going with SSE")
         self.outputs = self.inputs
+        self.w = self.h = self.c = 0
 
     def forward(self, x, context):
         return x.new_zeros(x.shape[0], self.outputs)

@@ -165,9 +165,6 @@ class Yolo(AnchorHead):
             return
         self.embedding_layer = context.source(options.embedding_layer, "embedding_layer")
         self.embedding_size = context.layers[self.embedding_layer].out_c // max(1, len(self.mask))
-        context.notes.say(
-            f" embedding_layer_id = {self.embedding_layer}, embedding_size = {self.embedding_size} "
-        )
 
     def sources(self) -> list[int]:
         return [] if self.embedding_layer is None else [self.embedding_layer]
@@ -228,6 +225,8 @@ class Yolo(AnchorHead):
         if self.names_nms:
             kind = o.nms_kind if o.nms_kind in self.nms_kinds else "default"
             lines.append(f"nms_kind: {kind} ({NMS_KINDS[kind]}), beta = {o.beta_nms:f} ")
+        if self.embedding_layer is not None:
+            lines.append(f" embedding_layer_id = {self.embedding_layer},  embedding_size = {self.embedding_size} ")
         return "\n".join(lines)
 
 

@@ -1,0 +1,54 @@
+"""Assisted excitation: in training, truth boxes lift the activations under them (Darknet: `assisted_excitation_forward`)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from darknetpy.lazy import torch
+
+if TYPE_CHECKING:
+    from darknetpy.layers.base import ForwardContext
+
+WRONG_STRIDE = 5
+"""Darknet reads rows of six numbers as if they had five."""
+
+
+def strength(option: float, context: ForwardContext) -> float:
+    """Factor at this iteration: a cosine that falls to zero; 0 outside the schedule."""
+    it = context.iteration
+    if option == 1:
+        return 0.5 * (1 + math.cos(math.pi * it / max(1, context.max_batches))) if it <= context.max_batches / 2 else 0.0
+    if not context.burn_in <= it <= option:
+        return 0.0
+    return 0.5 * (1 + math.cos(math.pi * it / (context.burn_in + option)))
+
+
+def excite(y, option: float, context: ForwardContext):
+    """y + strength * (inside a truth box) * (mean over channels). The gradient passes as if nothing was added."""
+    alpha = strength(option, context)
+    if not alpha or context.truth is None or y.dim() != 4:
+        return y
+    truth = _misread(context.truth) if context.strict else context.truth
+    inside = _inside(truth, y.shape[3], y.shape[2], context.strict).to(y.dtype)
+    return y + (alpha * inside[:, None] * y.detach().mean(1, keepdim=True))
+
+
+def _misread(truth):
+    """The truth as Darknet's kernel sees it: five numbers a row, images max*5 numbers apart."""
+    b, rows = truth.shape[:2]
+    return truth.reshape(-1)[: b * rows * WRONG_STRIDE].view(b, rows, WRONG_STRIDE)
+
+
+def _inside(truth, w: int, h: int, inclusive: bool):
+    """(B, h, w) mask of cells inside any truth box; the list ends at x = 0."""
+    x, y, bw, bh = truth[..., :4].unbind(-1)
+    valid = (x != 0).int().cumprod(1).bool()
+    left, right = torch.floor((x - bw / 2) * w).clamp(0, w), torch.ceil((x + bw / 2) * w).clamp(0, w)
+    top, bottom = torch.floor((y - bh / 2) * h).clamp(0, h), torch.ceil((y + bh / 2) * h).clamp(0, h)
+    columns = torch.arange(w, device=truth.device)
+    rows = torch.arange(h, device=truth.device)
+    last = right[..., None] + (0 if not inclusive else 1)
+    across = (columns >= left[..., None]) & (columns < last) & valid[..., None]
+    down = (rows >= top[..., None]) & (rows < bottom[..., None])
+    return (across[:, :, None] & down[..., None]).any(1)
