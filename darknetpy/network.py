@@ -231,7 +231,8 @@ class Network(nn.Module):
         try:
             if fused:
                 self.fuse()
-            return self.run(x, keep_all=True, fused=fused).outputs  # type: ignore[return-value]
+            outputs = self.run(x, keep_all=True, fused=fused).outputs
+            return [output.detach() for output in outputs]  # type: ignore[union-attr]
         finally:
             self.train(was_training)
 

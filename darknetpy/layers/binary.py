@@ -29,15 +29,21 @@ def _signs(x):
 def convolve(layer: Convolutional, x, weights, context: ForwardContext):
     """The convolution of a binarised layer, before biases.
 
-    Packed xnor inference (after fusing) counts padding as -1; elsewhere it is 0
+    Packed xnor inference (after fusing) counts padding as -1; the float path pads with 0
     (Darknet: `forward_convolutional_layer_gpu`, `gemm_nn_custom_bin_mean_transposed`).
     """
     weights = binary_weights(weights)
     if not layer.xnor:
         return layer.convolve(x, weights)
     signs = _signs(x)
-    if context.fused and layer.pad and layer.stride_x == layer.stride_y:
+    if context.fused and layer.pad and _packs(layer):
         margin = layer.pad * layer.dilation
         signs = torch.nn.functional.pad(signs, (margin,) * 4, value=-1.0)
         return layer.convolve(signs, weights, pad=0)
     return layer.convolve(signs, weights)
+
+
+def _packs(layer: Convolutional) -> bool:
+    """Whether Darknet runs the layer on packed bits: from 32 channels on, or whole bytes of them in a plain 3x3 layer."""
+    plain = layer.c % 8 == 0 and (layer.size, layer.stride_x, layer.pad) == (3, 1, 1)
+    return layer.stride_x == layer.stride_y and (layer.c >= 32 or plain)

@@ -62,7 +62,7 @@ def clamp_gradient(x):
 
 def pass_through(x, y):
     """y; its gradient goes to x unchanged."""
-    return _functions()[1].apply(x, y.detach().reshape(x.shape)) if x.requires_grad else y
+    return _functions()[1].apply(x, y.detach().reshape(x.shape)) if torch.is_grad_enabled() and x.requires_grad else y
 
 
 def scale_gradient(x, factor: float):

@@ -63,8 +63,7 @@ class History(Layer):
         rows = x.shape[0] // steps
         frames = x.view(steps, rows, *x.shape[1:])
         if steps == 1:
-            rest = x.new_zeros(rows, self.c * (self.size - 1), *x.shape[2:])
-            return torch.cat([x, rest], 1)
+            return self._single(x)
         last = context.state.get("last")
         if last is None or last.shape[0] != rows:
             last = x.new_zeros(rows, self.c * self.size, *x.shape[2:])
@@ -74,6 +73,11 @@ class History(Layer):
             outputs.append(last)
         context.state["last"] = last.detach()
         return torch.cat(outputs)
+
+    def _single(self, x):
+        """Without time steps Darknet copies the whole mini-batch, flat, to the start of the larger output."""
+        rest = x.new_zeros(x.numel() * (self.size - 1))
+        return torch.cat([x.reshape(-1), rest]).view(x.shape[0], -1, *x.shape[2:])
 
     def row(self) -> str:
         return f"HISTORY b = {self.batch // self.time_steps}, s = {self.time_steps:2d}, steps = {self.size:2d}   {self._sizes()}"
