@@ -59,11 +59,8 @@ class LocalResponse(Layer):
     def forward(self, x, context):
         o = self.options
         squares = x * x
-        total = torch.nn.functional.pad(squares.cumsum(1), (0, 0, 0, 0, 1, 0))
-        channels = torch.arange(x.shape[1], device=x.device)
-        low = (channels - (o.size - 1) // 2).clamp(min=0)
-        high = (channels + o.size // 2 + 1).clamp(max=x.shape[1])
-        window = total[:, high] - total[:, low]
+        padded = torch.nn.functional.pad(squares, (0, 0, 0, 0, (o.size - 1) // 2, o.size // 2))
+        window = padded.unfold(1, o.size, 1).sum(-1)
         extra = squares[:, min(o.size // 2, x.shape[1] - 1)][:, None]
         norm = (o.kappa + o.alpha * (window - extra)) ** -o.beta
         return replace_gradient(x, x * norm, lambda gradient, n: gradient * n, norm)

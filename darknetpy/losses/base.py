@@ -1,0 +1,66 @@
+"""What every head's loss gets and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from darknetpy.config import NetOptions
+
+
+@dataclass
+class LossContext:
+    """Counters and surroundings of a loss.
+
+    Attributes:
+        net_w, net_h: size of the input picture, pixels.
+        iteration: finished updates; seen: images so far, these included; batch: rows of the mini-batch.
+        state: this head's memory between mini-batches (tensors only).
+        losses: results of the heads before this one, by layer.
+        input: the head's input, where the loss reads it.
+        adversarial: the pass that looks for an image to hide its objects in.
+    """
+
+    net_w: int
+    net_h: int
+    net: NetOptions
+    iteration: int = 0
+    max_batches: int = 0
+    seen: int = 0
+    batch: int = 1
+    strict: bool = False
+    adversarial: bool = False
+    state: dict = field(default_factory=dict)
+    losses: Mapping[int, HeadLoss] = field(default_factory=dict)
+    input: Tensor | None = None
+
+
+@dataclass
+class HeadLoss:
+    """A head's delta (minus the gradient, shape of its output), its cost (scalar) and what Darknet prints of it.
+
+    `stats` are scalar tensors by name; `labels` and `classes` are the track id and class of each position (-1: none).
+    """
+
+    delta: Tensor
+    cost: Tensor
+    stats: dict[str, Tensor] = field(default_factory=dict)
+    labels: Tensor | None = None
+    classes: Tensor | None = None
+
+
+def valid_rows(truth: Tensor) -> Tensor:
+    """(B, M) mask of rows before the first with x = 0, which ends the list."""
+    return (truth[..., 0] != 0).to(truth.dtype).cumprod(1) > 0
+
+
+def mapped(class_map: list[int] | None, classes: Tensor) -> Tensor:
+    """Class numbers through a `map=` file."""
+    if class_map is None:
+        return classes
+    table = classes.new_tensor(class_map or [0])
+    return table[classes.clamp(0, len(class_map) - 1)]
