@@ -232,6 +232,10 @@ class Layer:
         """Bring arrays read from a file (name -> numpy, of spec shape) into the layout of `tensors()`."""
         return arrays
 
+    def to_input(self, delta: Tensor) -> Tensor:
+        """A head's delta in the layout of its input, where that differs from the output's."""
+        return delta
+
     def fuse(self, tensors: Any) -> Any:
         """Tensors for inference, with batch normalisation folded in where that is possible."""
         return tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from darknetpy.layers.gradients import add_stale_gradient
 from darknetpy.lazy import torch
 
 if TYPE_CHECKING:
@@ -31,8 +32,14 @@ def _kernel(mode: int, channels: int, device: str):
     return (plane / plane.sum()).expand(channels, 1, -1, -1).contiguous().to(device)
 
 
-def blur(x, mode: int, strides: Strides):
-    """Depth-wise [1 2 1] x [1 2 1] / 16 (mode 2: 2x2 mean), zeros outside."""
+def blur(x, mode: int, strides: Strides, strict: bool = False):
+    """Depth-wise [1 2 1] x [1 2 1] / 16 (mode 2: 2x2 mean), zeros outside.
+
+    Strict training repeats a defect of Darknet's: the gradient of the blur is added to a buffer that still holds the
+    incoming one, flat from the start.
+    """
+    if strict:
+        return add_stale_gradient(x, blur(x, mode, strides))
     kernel = _kernel(mode, x.shape[1], str(x.device)).to(x.dtype)
     return torch.nn.functional.conv2d(x, kernel, None, strides[::-1], _window(mode)[1], 1, x.shape[1])
 

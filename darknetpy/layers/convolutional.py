@@ -14,6 +14,7 @@ from darknetpy.layers.batchnorm import BN_EPSILON, batch_norm
 from darknetpy.layers.blur import blur, blurred_size
 from darknetpy.layers.blur import row as blur_row
 from darknetpy.layers.excitation import excite
+from darknetpy.layers.gradients import clamp_gradient
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
 
@@ -67,6 +68,7 @@ class Convolutional(Layer):
         self.pad = options.size // 2 if options.pad else options.padding
         self.batch_normalize = 2 if options.cbn else options.batch_normalize
         self.activation = known_activation(options.activation, context)
+        self.try_fix_nan = bool(context.net.try_fix_nan)
         self.xnor, self.binary, self.blur = bool(options.xnor), bool(options.binary), options.antialiasing
         self._check(context)
         self._size(context)
@@ -153,10 +155,12 @@ class Convolutional(Layer):
             y = y + t.biases.view(1, -1, 1, 1)
         if context.probe is not None:
             y = context.observe(self.index, y)
-        y = activate(self.output_activation(context), y, in_place=not context.training)
+        z = activate(self.output_activation(context), y, in_place=not context.training)
         if self.options.assisted_excitation and context.training:
-            y = excite(y, self.options.assisted_excitation, context)
-        return blur(y, self.blur, self.blur_strides) if self.blur else y
+            z = excite(y, z, self.activation, self.options.assisted_excitation, context)
+        if self.try_fix_nan and context.training and z.requires_grad:
+            z = clamp_gradient(z)
+        return blur(z, self.blur, self.blur_strides, context.strict and z.requires_grad) if self.blur else z
 
     def convolve(self, x, weights, biases=None, pad: int | None = None):
         """The bare convolution."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from darknetpy.layers.gradients import replace_gradient
 from darknetpy.lazy import torch
 
 if TYPE_CHECKING:
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 
 WRONG_STRIDE = 5
 """Darknet reads rows of six numbers as if they had five."""
+
+OUTPUT_SLOPES = {
+    "leaky": lambda y: torch.where(y > 0, 1.0, 0.1),
+    "relu": lambda y: (y > 0).to(y.dtype),
+    "logistic": lambda y: y * (1 - y),
+    "tanh": lambda y: 1 - y * y,
+}
 
 
 def strength(option: float, context: ForwardContext) -> float:
@@ -24,14 +32,22 @@ def strength(option: float, context: ForwardContext) -> float:
     return 0.5 * (1 + math.cos(math.pi * it / (context.burn_in + option)))
 
 
-def excite(y, option: float, context: ForwardContext):
-    """y + strength * (inside a truth box) * (mean over channels). The gradient passes as if nothing was added."""
+def excite(x, y, activation: str, option: float, context: ForwardContext):
+    """y + strength * (inside a truth box) * (mean over channels), where y = activation(x).
+
+    The gradient passes as if nothing was added; only, strictly, an activation whose slope Darknet reads off its output
+    reads it off the lifted one.
+    """
     alpha = strength(option, context)
     if not alpha or context.truth is None or y.dim() != 4:
         return y
     truth = _misread(context.truth) if context.strict else context.truth
     inside = _inside(truth, y.shape[3], y.shape[2], context.strict).to(y.dtype)
-    return y + (alpha * inside[:, None] * y.detach().mean(1, keepdim=True))
+    lifted = y + (alpha * inside[:, None] * y.detach().mean(1, keepdim=True))
+    if not (context.strict and activation in OUTPUT_SLOPES):
+        return lifted
+    slope = OUTPUT_SLOPES[activation]
+    return replace_gradient(x, lifted, lambda gradient, out: gradient * slope(out), lifted)
 
 
 def _misread(truth):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from darknetpy.config import key
 from darknetpy.layers import blur
 from darknetpy.layers.base import Layer, LayerOptions
+from darknetpy.layers.gradients import pass_through, replace_gradient
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
 
@@ -89,12 +90,19 @@ class MaxPool(_Pool):
     def forward(self, x, context):
         if self.options.maxpool_depth:
             return self._depth(x)
+        y = self._zero_others(x) if self.options.maxpool_zero_nonmax else self._pool(x)
+        return blur.blur(y, self.blur, self.blur_strides, context.strict and y.requires_grad) if self.blur else y
+
+    def _pool(self, x):
         margins = self._margins(x)
         padded = torch.nn.functional.pad(x, margins, value=float("-inf")) if any(margins) else x
-        y = torch.nn.functional.max_pool2d(padded, self.size, (self.stride_y, self.stride_x))
-        if self.options.maxpool_zero_nonmax and y.shape == x.shape:
-            y = torch.where(x == y, x, 0.0)
-        return blur.blur(y, self.blur, self.blur_strides) if self.blur else y
+        return torch.nn.functional.max_pool2d(padded, self.size, (self.stride_y, self.stride_x))
+
+    def _zero_others(self, x):
+        """Only values that are the maximum of their own window stay, and only they get a gradient."""
+        largest = x.detach() == self._pool(x.detach())
+        y = self._pool(replace_gradient(x, x, torch.mul, largest))
+        return pass_through(y, torch.where(largest, x, 0.0))
 
     def _depth(self, x):
         """Channel g of the output is the maximum over channels g, g + out_c, g + 2 out_c, ..."""
@@ -125,6 +133,25 @@ class LocalAvgPool(_Pool):
         self._window(options, context, "local_avgpool")
 
     def forward(self, x, context):
+        y = self._mean(x)
+        if context.strict and x.requires_grad:
+            y = replace_gradient(x, y, self._neighbourhood_gradient(x.shape[2:], y.shape[2:]))
+        return y
+
+    def _neighbourhood_gradient(self, size, pooled):
+        """Darknet's rule: the mean gradient of the windows near a pixel, whether they cover it or not."""
+        spans = [
+            _near_windows(n, count, stride, (self.size - 1) // stride, self.padding // 2)
+            for n, count, stride in zip(size, pooled, (self.stride_y, self.stride_x), strict=True)
+        ]
+
+        def rule(gradient):
+            down, across = (span.to(gradient) for span in spans)
+            return torch.einsum("ip,bcpq,jq->bcij", down, gradient, across)
+
+        return rule
+
+    def _mean(self, x):
         margins = self._margins(x)
         pool = torch.nn.functional.avg_pool2d
         stride = (self.stride_y, self.stride_x)
@@ -135,6 +162,13 @@ class LocalAvgPool(_Pool):
 
     def row(self) -> str:
         return self._shape("avg", self.bflops)
+
+
+def _near_windows(length: int, count: int, stride: int, reach: int, offset: int):
+    """(length, count) matrix of means over the windows within `reach` of the one that a pixel falls to."""
+    centre = (torch.arange(length) + offset) // stride
+    near = (torch.arange(count)[None] - centre[:, None]).abs() <= reach
+    return near / near.sum(1, keepdim=True).clamp(min=1)
 
 
 @register("avgpool", "avg")

@@ -93,6 +93,10 @@ class Region(Layer):
         b, _, h, w = output.shape
         return output.view(b, h, w, self.n, self.entries)
 
+    def to_input(self, delta):
+        """A delta in the layout of the output, (B, H, W, n, entries) flattened, in that of the input."""
+        return self.cells(delta).permute(0, 3, 4, 1, 2)
+
     def decode_maps(self, output):
         """Boxes (B, H, W, n, 4), relative to the picture."""
         y = self.cells(output)

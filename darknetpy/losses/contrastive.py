@@ -43,11 +43,11 @@ def _pairs(head: Contrastive, z: Tensor, label: Tensor, class_id: Tensor, step: 
     other = ~torch.eye(count, dtype=torch.bool, device=z.device)
     together = other & (class_id[:, None] == class_id[None]) & (step[:, None] == step[None])
     power = torch.where(together, torch.exp(cosine / o.temperature), 0.0)
-    p = _probabilities(power, together)
+    p = _probabilities(power)
     same = label[:, None] == label[None]
     friends = together & same
     amount = friends.sum(1)
-    factor = 1.0 / ((amount + 1 - 1).clamp(min=1) * o.temperature * norm)
+    factor = 1.0 / (amount.clamp(min=1) * o.temperature * norm)
     attract = torch.where(friends, 1 - p, 0.0)
     # sum over friends j of (s_ij z_i - z_j)(1 - P_ij)
     pull = (attract * cosine).sum(1, keepdim=True) * z - attract @ z
@@ -63,9 +63,9 @@ def _pairs(head: Contrastive, z: Tensor, label: Tensor, class_id: Tensor, step: 
     return delta, 100.0 * (judged & (best_friend > best_enemy)).sum() / judged.sum().clamp(min=1)
 
 
-def _probabilities(power: Tensor, together: Tensor) -> Tensor:
+def _probabilities(power: Tensor) -> Tensor:
     """P_ij = e_ij / sum over k != i of e_kj."""
-    total = power.sum(0, keepdim=True) - 0.0
+    total = power.sum(0, keepdim=True) - power
     p = torch.where(total > 0, power / torch.where(total > 0, total, 1.0), LARGEST)
     return torch.where(p > 1, LARGEST, p)
 

@@ -152,8 +152,10 @@ def _objects(s: _Scene, a: Assignment, preset: Tensor | None) -> dict[str, Tenso
     pred = s.boxes[a.image, a.anchor, a.row, a.column]
     overlap = torch.where(a.on, iou(pred, a.truth), 0.0)
     count = a.on.sum()
+    pulled = 0 if preset is None else preset.sum()
     loss = 1 - (giou(pred, a.truth) if o.iou_loss == "giou" else iou(pred, a.truth))
-    return {"count": count, "iou": overlap.sum(), "iou_loss": torch.where(a.on, loss, 0.0).sum(), "rewritten": repeats}
+    return {"count": count, "iou": overlap.sum(), "iou_loss": torch.where(a.on, loss, 0.0).sum(),
+            "boxes": count + pulled, "rewritten": repeats}  # fmt: skip
 
 
 def _wide(a: Assignment) -> Assignment:
@@ -255,7 +257,7 @@ def _cost(head: Yolo, maps: Tensor, measured: dict[str, Tensor], context: LossCo
     else:
         cost = o.iou_normalizer * measured["iou_loss"] / count + o.obj_normalizer * classes
     state = context.state
-    for name, value in (("total_bbox", measured["count"]), ("rewritten_bbox", measured["rewritten"])):
+    for name, value in (("total_bbox", measured["boxes"]), ("rewritten_bbox", measured["rewritten"])):
         state[name] = state.get(name, 0) + value
     class_loss = o.obj_normalizer * classes
     stats = {

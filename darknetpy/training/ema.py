@@ -31,9 +31,10 @@ class MovingAverage:
             return
         if not self.average:
             self.average = {key: tensor.detach().clone() for key, tensor in self.live.items()}
-        for key, tensor in self.live.items():
-            self.average[key].mul_(self.alpha).add_(tensor, alpha=1.0 - self.alpha)
-        if iteration >= self.max_batches - APPLIED_BEFORE_END:
+        if iteration < self.max_batches - APPLIED_BEFORE_END:
+            for key, tensor in self.live.items():
+                self.average[key].mul_(self.alpha).add_(tensor, alpha=1.0 - self.alpha)
+        else:
             for key, tensor in self.live.items():
                 tensor.copy_(self.average[key])
             self.applied = True

@@ -19,6 +19,9 @@ from darknetpy.training.ema import MovingAverage
 from darknetpy.training.optimizer import Optimizer
 from darknetpy.training.schedule import Schedule
 
+BOX_HEADS = frozenset({"yolo", "Gaussian_yolo", "region"})
+TRUTH_SIZE = 6
+
 
 @dataclass
 class MiniBatch:
@@ -69,6 +72,7 @@ class Learner:
         """Forward and backward of one mini-batch; gradients add up. `keep_all` keeps every layer's output and grad."""
         self.network.train(True)
         self.seen += len(x)
+        truth = self._rows(truth)
         context = self._forward_context(truth, subdivision)
         passed = self.network.run(x, context, keep_all=keep_all)
         if keep_all:
@@ -89,6 +93,11 @@ class Learner:
         self.optimizer.step(rate, n, self.iteration)
         self.average.update(self.iteration)
         return rate
+
+    def _rows(self, truth: Tensor) -> Tensor:
+        """Box truths as (B, M, 6), other targets as (B, n)."""
+        boxes = any(layer.type in BOX_HEADS for layer in self.network.structure.heads)
+        return truth.reshape(len(truth), -1, TRUTH_SIZE) if boxes else truth.reshape(len(truth), -1)
 
     def _forward_context(self, truth: Tensor, subdivision: int) -> ForwardContext:
         return ForwardContext(
@@ -115,6 +124,7 @@ class Learner:
                 state=self.head_states[layer.index],
                 losses=losses,
                 net=self.net,
+                input=passed.inputs[layer.index].detach(),
             )
             output = passed.outputs[layer.index].detach()
             losses[layer.index] = head_loss(layer, output, truth, loss_context)
@@ -127,6 +137,7 @@ class Learner:
             if x.requires_grad and not layer.options.onlyforward:
                 factor = propagated(layer, self.net)
                 inputs.append(x)
-                gradients.append((heads[layer.index].delta * -factor).view_as(x))
+                delta = layer.to_input(heads[layer.index].delta)
+                gradients.append((delta * -factor).reshape(x.shape))
         if inputs:
             torch.autograd.backward(inputs, gradients)
