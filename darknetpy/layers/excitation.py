@@ -56,15 +56,24 @@ def _misread(truth):
     return truth.reshape(-1)[: b * rows * WRONG_STRIDE].view(b, rows, WRONG_STRIDE)
 
 
-def _inside(truth, w: int, h: int, inclusive: bool):
-    """(B, h, w) mask of cells inside any truth box; the list ends at x = 0."""
+def _inside(truth, w: int, h: int, spill: bool):
+    """(B, h, w) mask of cells inside any truth box; the list ends at x = 0.
+
+    With `spill` the right edge counts as inside, and one beyond the map marks the start of the next row, as in Darknet.
+    """
     x, y, bw, bh = truth[..., :4].unbind(-1)
     valid = (x != 0).int().cumprod(1).bool()
-    left, right = torch.floor((x - bw / 2) * w).clamp(0, w), torch.ceil((x + bw / 2) * w).clamp(0, w)
-    top, bottom = torch.floor((y - bh / 2) * h).clamp(0, h), torch.ceil((y + bh / 2) * h).clamp(0, h)
-    columns = torch.arange(w, device=truth.device)
+    left, right = torch.floor((x - bw / 2) * w).clamp(min=0), torch.ceil((x + bw / 2) * w).clamp(max=w)
+    top, bottom = torch.floor((y - bh / 2) * h).clamp(min=0), torch.ceil((y + bh / 2) * h).clamp(max=h)
+    columns = torch.arange(w + 1, device=truth.device)
     rows = torch.arange(h, device=truth.device)
-    last = right[..., None] + (0 if not inclusive else 1)
+    last = right[..., None] + int(spill)
     across = (columns >= left[..., None]) & (columns < last) & valid[..., None]
     down = (rows >= top[..., None]) & (rows < bottom[..., None])
-    return (across[:, :, None] & down[..., None]).any(1)
+    marked = (across[:, :, None] & down[..., None]).any(1)
+    inside = marked[..., :w]
+    if spill:
+        beyond = marked[..., w].reshape(-1)
+        starts = torch.cat([torch.zeros_like(beyond[:1]), beyond[:-1]]).view(-1, h)
+        inside = torch.cat([inside[..., :1] | starts[..., None], inside[..., 1:]], -1)
+    return inside

@@ -27,6 +27,7 @@ def reject(delta: Tensor, classes: int, context: LossContext) -> None:
     size, used = delta.abs(), delta != 0
     count = used.sum().clamp(min=1)
     largest, mean = size.max(), size.sum() / count
+    before = state.get("avg", torch.zeros_like(mean))
     state["max"] = state["max"] * KEEP + largest * TAKE if "max" in state else largest
     state["avg"] = state["avg"] * KEEP + mean * TAKE if "avg" in state else mean * TAKE
     final = None
@@ -43,7 +44,7 @@ def reject(delta: Tensor, classes: int, context: LossContext) -> None:
         _reject_share(delta, size, used, count, classes, context)
     if even:
         progress = (it - net.equidistant_point) / max(1, context.max_batches - net.equidistant_point)
-        bound = state["avg"] * progress * 1.4 if final is None else torch.minimum(final, state["avg"]) * progress
+        bound = before * progress * 1.4 if final is None else torch.minimum(final, state["avg"]) * progress
         delta.masked_fill_(delta.abs() < bound, 0.0)
 
 

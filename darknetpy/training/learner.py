@@ -54,7 +54,7 @@ class Learner:
         self.network, self.net, self.strict = network, network.net, strict
         self.schedule = Schedule(self.net, replicas)
         self.optimizer = Optimizer(network, strict)
-        self.average = MovingAverage(network)
+        self.average = MovingAverage(network, self.optimizer, strict)
         self.rows, self.subdivisions = self.net.mini_batch, max(1, self.net.subdivisions)
         self.images = self.net.images_per_update
         self.seen = network.seen

@@ -148,12 +148,16 @@ class Optimizer:
 
     def _on_accumulator(self, slot: Slot, change) -> None:
         """Apply `change` to what Darknet accumulates, gradient plus carried momentum, by adjusting the gradient."""
-        buffer = self.sgd.state[slot.tensor].get("momentum_buffer") if self.sgd is not None else None
-        if buffer is None or (self.net.adam and slot.adam):
+        buffer = self.momentum_of(slot.tensor)
+        if buffer is None:
             slot.tensor.grad.copy_(change(slot.tensor.grad))
         else:
             carried = self.net.momentum * buffer
             slot.tensor.grad.copy_(change(carried + slot.tensor.grad) - carried)
+
+    def momentum_of(self, tensor: Tensor) -> Tensor | None:
+        """SGD's buffer of a tensor, if it has one yet."""
+        return self.sgd.state.get(tensor, {}).get("momentum_buffer") if self.sgd is not None else None
 
     def _centralised(self, slot: Slot) -> bool:
         options = slot.layer.options
