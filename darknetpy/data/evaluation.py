@@ -1,0 +1,96 @@
+"""Pictures and truths for evaluation, read ahead by threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from darknetpy.config.datafile import label_path
+from darknetpy.data.labels import Labels, append_line, labels_of, read_labels
+from darknetpy.errors import DataError, ImageError, warn
+from darknetpy.images import load_image
+
+BLACK = 10
+"""Side of the black picture that stands in for an unreadable one."""
+
+
+@dataclass
+class Sample:
+    """One picture of a list: the network's input (C, H, W), its original size, its truths and difficult truths."""
+
+    index: int
+    path: str
+    input: np.ndarray
+    size: tuple[int, int]
+    labels: Labels
+    difficult: Labels | None
+
+
+class EvaluationImages:
+    """Samples of a list, in order.
+
+    Args:
+        paths: image files; prepare: (C, H, W) to the network's input.
+        difficult: parallel list of images whose label files hold the difficult truths.
+        labels: read label files at all.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        prepare: Callable[[np.ndarray], np.ndarray],
+        channels: int = 3,
+        difficult: Sequence[str] | None = None,
+        labels: bool = True,
+        strict: bool = False,
+        threads: int = 2,
+    ):
+        if difficult is not None and len(difficult) < len(paths):
+            raise DataError(f"difficult= lists {len(difficult)} images, valid= {len(paths)}")
+        self.paths, self.prepare, self.channels = list(paths), prepare, channels
+        self.difficult, self.with_labels, self.strict, self.threads = difficult, labels, strict, threads
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def sample(self, index: int) -> Sample:
+        """Read one picture; an unreadable one becomes black, and its truths are missed."""
+        path = self.paths[index]
+        try:
+            picture = load_image(path, self.channels)
+        except ImageError as error:
+            warn(str(error))
+            append_line("bad.list", path)
+            picture = np.zeros((self.channels, BLACK, BLACK), np.float32)
+        labels = labels_of(path, self.strict) if self.with_labels else None
+        return Sample(
+            index, path, self.prepare(picture), (picture.shape[2], picture.shape[1]), labels, self._difficult(index)
+        )
+
+    def _difficult(self, index: int) -> Labels | None:
+        if self.difficult is None:
+            return None
+        try:
+            return read_labels(label_path(self.difficult[index], self.strict), self.strict)
+        except FileNotFoundError:
+            return None
+
+    def batches(self, size: int) -> Iterator[list[Sample]]:
+        """Lists of up to `size` samples; the next ones are read while these are worked on."""
+        if self.threads <= 0:
+            for low in range(0, len(self), size):
+                yield [self.sample(i) for i in range(low, min(low + size, len(self)))]
+            return
+        with ThreadPoolExecutor(self.threads) as pool:
+            waiting = [pool.submit(self.sample, i) for i in range(min(2 * size, len(self)))]
+            for low in range(0, len(self), size):
+                count = min(size, len(self) - low)
+                ready = [future.result() for future in waiting[:count]]
+                first = low + len(waiting)
+                del waiting[:count]
+                more = range(first, min(first + count, len(self)))
+                waiting += [pool.submit(self.sample, i) for i in more]
+                yield ready

@@ -1,0 +1,97 @@
+"""Augmentation of the pixels, in 8 bits as Darknet does it with OpenCV (Darknet: `image_data_augmentation`)."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+
+from darknetpy.data.draws import Draws
+from darknetpy.data.geometry import Crop
+
+BACKGROUND_KERNEL = 17
+F = np.float32
+
+
+def augment(image: np.ndarray, crop: Crop, w: int, h: int, d: Draws, rows: np.ndarray, smallest: int) -> np.ndarray:
+    """uint8 (h, w, C) from a source (oh, ow, C), RGB.
+
+    Args:
+        rows: truth rows of the result, whose rectangles background blur leaves sharp.
+        smallest: shortest side of a box, network pixels; blur is bounded by an eighth of it.
+    """
+    result = _cut(image, crop)
+    if result.shape[:2] != (h, w):
+        result = cv2.resize(result, (w, h), interpolation=cv2.INTER_LINEAR)
+    if d.flip:
+        result = cv2.flip(result, 1)
+    if result.ndim == 2:
+        result = result[:, :, None]
+    result = _colour(result, d)
+    blur = limited_blur(d.blur, smallest)
+    if blur:
+        result = _blurred(result, blur, rows)
+    if d.noise:
+        result = _noisy(result, d)
+    return result if result.ndim == 3 else result[:, :, None]
+
+
+def limited_blur(blur: int, smallest: int) -> int:
+    """Blur never exceeds an eighth of the shortest side; 1, the background mode, is left alone."""
+    return smallest // 8 if blur > 1 and smallest // 8 < blur else blur
+
+
+def _cut(image: np.ndarray, crop: Crop) -> np.ndarray:
+    """The rectangle; outside the source its mean colour."""
+    oh, ow = image.shape[:2]
+    x, y, w, h = crop.left, crop.top, crop.width, crop.height
+    if (x, y, w, h) == (0, 0, ow, oh):
+        return image
+    left, top, right, bottom = max(x, 0), max(y, 0), min(x + w, ow), min(y + h, oh)
+    if (left, top, right, bottom) == (x, y, x + w, y + h):
+        return image[y : y + h, x : x + w]
+    mean = cv2.mean(image)[: image.shape[2]]
+    canvas = np.empty((h, w, image.shape[2]), np.uint8)
+    canvas[:] = np.rint(mean).astype(np.uint8)
+    canvas[top - y : bottom - y, left - x : right - x] = image[top:bottom, left:right]
+    return canvas
+
+
+def _factor_table(factor: float) -> np.ndarray:
+    """uint8 times a float32 factor, rounded to even, saturated."""
+    return np.clip(np.rint(np.arange(256, dtype=F) * F(factor)), 0, 255).astype(np.uint8)
+
+
+def _colour(image: np.ndarray, d: Draws) -> np.ndarray:
+    if d.dsat == 1 and d.dexp == 1 and d.dhue == 0:
+        return image
+    if image.shape[2] < 3:
+        return cv2.LUT(image, _factor_table(d.dexp)).reshape(image.shape)
+    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
+    shift = int(np.rint(F(179) * F(d.dhue)))
+    hue = np.clip(np.arange(256) + shift, 0, 255).astype(np.uint8)
+    table = np.stack([hue, _factor_table(d.dsat), _factor_table(d.dexp)], -1)[None]
+    return cv2.cvtColor(cv2.LUT(hsv, table), cv2.COLOR_HSV2RGB)
+
+
+def _blurred(image: np.ndarray, blur: int, rows: np.ndarray) -> np.ndarray:
+    kernel = BACKGROUND_KERNEL if blur == 1 else blur // 2 * 2 + 1
+    result = cv2.GaussianBlur(image, (kernel, kernel), 0).reshape(image.shape)
+    if blur == 1:
+        h, w = image.shape[:2]
+        ended = np.flatnonzero(rows[:, 0] == 0)  # a row with x = 0 ends the list
+        for x, y, bw, bh in rows[: ended[0] if len(ended) else None, :4]:
+            left, top = int((x - bw / 2) * w), int((y - bh / 2) * h)
+            right, bottom = left + int(bw * w), top + int(bh * h)
+            left, top = max(left, 0), max(top, 0)
+            result[top:bottom, left:right] = image[top:bottom, left:right]
+    return result
+
+
+def _noisy(image: np.ndarray, d: Draws) -> np.ndarray:
+    """Normal noise drawn in 8 bits, so that negative numbers are 0: the picture only gets brighter."""
+    if d.noise_seed is not None:
+        cv2.setRNGSeed(d.noise_seed)
+    sigma = min(max(d.noise, 0), 127)
+    noise = np.zeros_like(image)
+    cv2.randn(noise, (0,) * image.shape[2], (sigma,) * image.shape[2])
+    return cv2.add(image, noise).reshape(image.shape)
