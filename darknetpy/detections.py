@@ -114,6 +114,13 @@ class Detections:
             uncertainty=uncertainty,
         )
 
+    def cpu(self) -> Detections:
+        """The same on the CPU."""
+        if self.boxes.device.type == "cpu":
+            return self
+        moved = {name: getattr(self, name).cpu() for name in ("boxes", "objectness", "probs")}
+        return replace(self, **moved, uncertainty=None if self.uncertainty is None else self.uncertainty.cpu())
+
     def above(self, thresh: float) -> Detections:
         """Boxes with any class over a confidence."""
         return self.select((self.probs > thresh).any(1))

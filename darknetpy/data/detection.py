@@ -112,9 +112,9 @@ class DetectionData:
 
     def _image(self, path: str) -> np.ndarray:
         if self.images is None:
-            return read_image(path, self.channels)
+            return read_image(path, self.channels, opencv_grey=True)
         if path not in self.images:
-            self.images[path] = read_image(path, self.channels)
+            self.images[path] = read_image(path, self.channels, opencv_grey=True)
         return self.images[path]
 
     def _labels(self, path: str) -> Labels:

@@ -18,8 +18,10 @@ MAX_PIXELS = 1 << 28
 """Larger pictures than this (268 megapixels) are refused before they are decoded."""
 
 
-def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
+def read_image(path: str | os.PathLike, channels: int = 3, opencv_grey: bool = False) -> np.ndarray:
     """A picture as uint8 (H, W, channels), RGB.
+
+    With one channel, `opencv_grey` takes OpenCV's luma (as Darknet's training loader) instead of Darknet's own.
 
     Raises ImageError for a file that is missing, empty, cut off, too large or no picture.
     """
@@ -29,10 +31,10 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
             data = stream.read()
     except OSError as error:
         raise ImageError(f"Cannot load image {name}: {error.strerror}") from error
-    return decode_image(data, channels, name)
+    return decode_image(data, channels, name, opencv_grey)
 
 
-def decode_image(data: bytes, channels: int = 3, name: str = "image") -> np.ndarray:
+def decode_image(data: bytes, channels: int = 3, name: str = "image", opencv_grey: bool = False) -> np.ndarray:
     """As `read_image`, from the bytes of a file."""
     if not data:
         raise ImageError(f"Cannot load image {name}: the file is empty")
@@ -42,13 +44,14 @@ def decode_image(data: bytes, channels: int = 3, name: str = "image") -> np.ndar
     if _cut_off(data):
         raise ImageError(f"Cannot load image {name}: the file is cut off")
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        flags = cv2.IMREAD_GRAYSCALE if channels < 3 and opencv_grey else cv2.IMREAD_COLOR
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
         raise ImageError(f"Cannot load image {name}: {error.err}") from error
     if image is None:
         raise ImageError(f"Cannot load image {name}: it is no picture that OpenCV knows")
     if channels < 3:
-        return _grey(image)
+        return image[:, :, None] if image.ndim == 2 else _grey(image)
     return np.ascontiguousarray(image[:, :, ::-1])
 
 
