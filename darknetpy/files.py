@@ -8,19 +8,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from darknetpy.errors import DataError
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     """Open a temporary file in the same folder; on success flush it and rename it to `path`, on failure remove it."""
     name = os.fspath(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(name)}.", dir=os.path.dirname(name) or ".")
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(name)}.", dir=os.path.dirname(name) or ".")
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror}", file=name) from error
     try:
         with os.fdopen(handle, mode) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, name)
     except BaseException:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def writable_folder(folder: str | os.PathLike) -> str:
+    """Make sure that files can be created in `folder`, creating it where needed. Raises DataError."""
+    name = os.fspath(folder) or "."
+    try:
+        os.makedirs(name, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=".write-test", dir=name):
+            pass
+    except OSError as error:
+        raise DataError(
+            f"the folder cannot be written: {error.strerror}", file=name, remedy="choose another one with backup= in the .data file"
+        ) from error
+    return name
+
+
+def base_name(path: str | os.PathLike) -> str:
+    """File name up to its first dot: `cfg/yolo-fastest-1.1.cfg` gives `yolo-fastest-1`, as in Darknet's checkpoints."""
+    return os.path.basename(os.fspath(path)).split(".", 1)[0]

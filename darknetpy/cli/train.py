@@ -1,0 +1,52 @@
+"""`detector train DATA CFG [WEIGHTS]`"""
+
+from __future__ import annotations
+
+import sys
+
+from darknetpy.cli.common import lay_out, show_table
+from darknetpy.cli.parse import Line, files_of
+from darknetpy.config.datafile import read_data
+from darknetpy.errors import UsageError
+
+
+def train(line: Line, words: list[str]) -> int:
+    """Train on one device; exit status 0 also where `Ctrl-C` ended it."""
+    files = files_of(words, ["data", "cfg", "weights"])
+    if "data" not in files or "cfg" not in files:
+        raise UsageError("usage: darknetpy detector train [data] [cfg] [weights (optional)]")
+    strict = bool(line.get("strict"))
+    data = read_data(files["data"], strict)
+    structure = lay_out(files["cfg"], line, training=True)
+
+    from darknetpy import training
+    from darknetpy.reporting import default_sinks
+    from darknetpy.runtime import parse_gpus, training_device
+
+    training.check_trainable(structure)
+    show_table(structure, line)
+    device = training_device(parse_gpus(line.get("gpus")), line.get("i"), bool(line.get("nogpu")))
+    weights = files.get("weights")
+    if weights:
+        print(f"Loading weights from {weights}...", file=sys.stderr)
+    training.train(
+        data,
+        structure,
+        weights,
+        evaluate=bool(line.get("map")),
+        map_every=line.get("map_every"),
+        map_epochs=line.get("mAP_epochs"),
+        thresh=line.get("thresh", 0.25),
+        iou_thresh=line.get("iou_thresh"),
+        clear=bool(line.get("clear")),
+        device=device,
+        seed=line.get("seed", 0),
+        workers=line.get("workers"),
+        cache=True if line.get("cache") == "ram" else None,
+        batch=line.get("batch", 0),
+        save_every=line.get("save_weights"),
+        show_details=bool(line.get("show_details")),
+        strict=strict,
+        sinks=default_sinks(),
+    )
+    return 0

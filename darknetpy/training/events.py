@@ -1,0 +1,118 @@
+"""What happens during a run. Everything a person sees is a sink of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from darknetpy.errors import warn
+from darknetpy.evaluation import EvaluationResult
+
+
+@dataclass(frozen=True)
+class Started:
+    """The run begins (or goes on): names, sizes and what the sinks need to draw their frames."""
+
+    base: str
+    cfg: str
+    iteration: int
+    max_batches: int
+    batch: int
+    images: int
+    device: str
+    learning_rate: float
+    momentum: float
+    decay: float
+    heads: tuple[tuple[int, str], ...]
+    save_every: int
+    save_last: int
+    max_chart_loss: float
+    evaluating: bool
+    folder: str = "."
+
+
+@dataclass(frozen=True)
+class TurnDone:
+    """One iteration is finished. `images` counts as Darknet prints it; `seconds` without loading."""
+
+    iteration: int
+    max_batches: int
+    loss: float
+    avg_loss: float
+    rate: float
+    seconds: float
+    load_seconds: float
+    images: int
+    hours_left: float
+    size: tuple[int, int]
+    next_map: int | None = None
+    map: float | None = None
+    best_map: float | None = None
+    iou_thresh: float = 0.5
+    details: tuple[str, ...] = ()
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Resized:
+    """The network's size changes; `factor` is the range of random sizes, `initial` a return for an evaluation."""
+
+    size: tuple[int, int]
+    factor: float = 1.0
+    initial: bool = False
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """mAP was measured; `best` says whether it is at least as good as any before."""
+
+    iteration: int
+    max_batches: int
+    result: EvaluationResult
+    best: bool
+    best_map: float
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A weights file was written."""
+
+    path: str
+    iteration: int
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """Something failed and the run goes on."""
+
+    message: str
+    iteration: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over."""
+
+    iteration: int
+    stopped: bool
+    seconds: float
+
+
+Event = Started | TurnDone | Resized | Evaluated | Saved | Recovered | Finished
+Sink = Callable[[Event], None]
+
+
+class Events:
+    """Hands events to sinks. A sink that fails is dropped with a warning; training never stops for it."""
+
+    def __init__(self, sinks: Iterable[Sink]):
+        self.sinks = list(sinks)
+
+    def emit(self, event: Event) -> None:
+        for sink in list(self.sinks):
+            try:
+                sink(event)
+            except Exception as error:  # whatever a sink does wrong, the run matters more
+                self.sinks.remove(sink)
+                name = type(sink).__name__ if not hasattr(sink, "__name__") else sink.__name__
+                warn(f"{name} failed and is switched off: {type(error).__name__}: {error}")

@@ -1,0 +1,82 @@
+"""When things are due: evaluations, checkpoints, and when the run will be over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LEAST_BETWEEN = 100
+"""Darknet evaluates at most every so many iterations."""
+
+
+@dataclass
+class EvaluationPlan:
+    """Iterations of mAP evaluations.
+
+    Args:
+        start: iteration at which the run begins; burn_in: none before it; max_batches: always one at the end.
+        images: pictures in the training list; per_iteration: pictures of an iteration; epochs: between evaluations.
+        every: replaces max(100, epochs) where given.
+    """
+
+    start: int
+    burn_in: int
+    max_batches: int
+    images: int
+    per_iteration: int
+    epochs: int = 4
+    every: int | None = None
+
+    def __post_init__(self):
+        self.last = self.start
+
+    @property
+    def next(self) -> int:
+        """Iteration of the next evaluation."""
+        each = self.every or max(LEAST_BETWEEN, self.epochs * self.images // max(1, self.per_iteration))
+        return max(self.last + each, self.burn_in)
+
+    def due(self, iteration: int) -> bool:
+        """Whether to evaluate now; asks once for each iteration."""
+        if iteration >= self.next or iteration >= self.max_batches:
+            self.last = iteration
+            return True
+        return False
+
+
+@dataclass
+class SavePlan:
+    """Iterations of numbered and `_last` checkpoints (Darknet: `saveweights`, `savelast`)."""
+
+    start: int
+    every: int
+    every_last: int
+
+    def __post_init__(self):
+        self.saved = self.saved_last = self.start
+
+    def numbered(self, iteration: int) -> bool:
+        if iteration >= self.saved + self.every or iteration % self.every == 0:
+            self.saved = iteration
+            return True
+        return False
+
+    def last(self, iteration: int) -> bool:
+        if self.every <= self.every_last:
+            return False
+        if iteration >= self.saved_last + self.every_last or (iteration % self.every_last == 0 and iteration > 1):
+            self.saved_last = iteration
+            return True
+        return False
+
+
+@dataclass
+class TimeLeft:
+    """Hours to the end, smoothed as Darknet does; the value shown is that before this turn, -1 at first."""
+
+    shown: float = -1.0
+    _smooth: float = field(default=-1.0, repr=False)
+
+    def update(self, seconds: float, left: int) -> None:
+        hours = left * seconds / 3600
+        self._smooth = hours if self._smooth < 0 else 0.01 * hours + 0.99 * self._smooth
+        self.shown = self._smooth
