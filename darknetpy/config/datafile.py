@@ -13,6 +13,13 @@ from darknetpy.errors import DataError, MissingFileError, warn
 MAX_BYTES = 1 << 30
 """A list, names or `.data` file larger than this is something else."""
 
+_PIPE_BYTES = 64 << 20
+"""Most that is read of what has no size of its own: a pipe, a device."""
+_SHORT = 4
+"""A label path of no more characters than this is no path."""
+_SAMPLE = 4
+"""Entries of one folder by which it is judged where the folder lies."""
+
 _FOLDERS = [
     ("/images/train2017/", "/labels/train2017/"),
     ("/images/val2017/", "/labels/val2017/"),
@@ -40,22 +47,26 @@ class DataConfig:
     path: str
     strict: bool = False
     values: dict[str, str | None] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def folder(self) -> str:
         return os.path.dirname(self.path)
 
     def get(self, key: str, default: str | None = None) -> str | None:
-        """The text of a key, or the default."""
+        """The text of a key, or the default, which is said once as Darknet does."""
         value = self.values.get(key)
+        if value is None and default is not None and key not in self._said:
+            self._said.add(key)
+            warn(f"{key}: Using default '{default}'")
         return default if value is None else value
 
     def has(self, key: str) -> bool:
         return self.values.get(key) is not None
 
     def number(self, key: str, default: int) -> int:
-        value = self.values.get(key)
-        return default if value is None else atoi(value)
+        """A key that holds a whole number."""
+        return atoi(self.get(key, str(default)) or "")
 
     def file(self, key: str, default: str | None = None) -> str | None:
         """A key that names a file: as it is, or beside the `.data` file, or packaged."""
@@ -68,8 +79,6 @@ class DataConfig:
 
     @property
     def names(self) -> str:
-        if not self.has("names"):
-            warn("names: Using default 'data/names.list'")
         return self.file("names", "data/names.list") or ""
 
     @property
@@ -128,60 +137,76 @@ def read_list(path: str | os.PathLike, folder: str = "") -> list[str]:
     entries = [entry.strip() for entry in entries if entry.strip()]
     if not entries:
         raise DataError("lists no image", file=name)
-    base = _base_folder(entries, [os.path.dirname(name), folder])
-    return [os.path.join(base, entry) for entry in entries] if base else entries
+    bases = _bases(entries, [os.path.dirname(name), folder])
+    return [os.path.join(bases[os.path.dirname(entry)], entry) for entry in entries]
 
 
-def _base_folder(entries: list[str], folders: list[str]) -> str:
-    """The folder that the relative entries belong to, judged by the first few of them."""
-    sample = entries[:5]
-    for folder in ["", *folders]:
-        if any(os.path.exists(os.path.join(folder, entry)) for entry in sample):
-            return folder
-    return ""
+def _bases(entries: list[str], folders: list[str]) -> dict[str, str]:
+    """For each folder that occurs in the entries the one it lies in: "" (the working directory) or one of `folders`.
+
+    The first few entries of a folder decide for all of it, so that a list of a million images costs a few look-ups.
+    """
+    samples: dict[str, list[str]] = {}
+    for entry in entries:
+        sample = samples.setdefault(os.path.dirname(entry), [])
+        if len(sample) < _SAMPLE:
+            sample.append(entry)
+    candidates = ["", *dict.fromkeys(folder for folder in folders if folder)]
+    return {part: _base(sample, candidates) for part, sample in samples.items()}
+
+
+def _base(sample: list[str], candidates: list[str]) -> str:
+    return next((c for c in candidates if any(os.path.exists(os.path.join(c, entry)) for entry in sample)), "")
 
 
 def label_path(image: str, strict: bool = False, existing: bool = True) -> str:
     """Where the labels of an image lie (Darknet: `replace_image_to_label`).
 
     Known folder pairs are exchanged (first occurrence each), blanks at the ends go, the suffix becomes `.txt`.
-    Unless `strict`, a file that doesn't exist there is looked for beside the image and in `/labels/` for `/images/`;
-    `existing=False` only computes the name.
+    Unless `strict`, any other suffix does too, and a file that doesn't exist there is looked for beside the image and
+    in `labels` for the last folder `images`; `existing=False` only computes the name.
     """
     path = image
     for old, new in _FOLDERS:
         path = path.replace(old, new, 1)
     path = path.strip(" \t")
-    for suffix in _SUFFIXES:
-        if path.endswith(suffix):
-            path = path[: -len(suffix)] + ".txt"
-            break
-    else:
-        stem, suffix = os.path.splitext(path)
-        if strict or not suffix:
-            warn(f"Failed to infer label file name (check image extension is supported): {path} ")
-            return path
-        path = f"{stem}.txt"
+    suffix = next((suffix for suffix in _SUFFIXES if path.endswith(suffix)), None)
+    if suffix:
+        path = f"{path.removesuffix(suffix)}.txt"
+    elif not strict:
+        path = f"{os.path.splitext(path)[0]}.txt"
+    if len(path) <= _SHORT:
+        warn(f"Label file name is too short: {path} ")
+    elif not path.endswith(".txt"):
+        warn(f"Failed to infer label file name (check image extension is supported): {path} ")
     if strict or not existing or os.path.exists(path):
         return path
-    beside = os.path.splitext(image.strip())[0] + ".txt"
-    swapped = re.sub(r"([/\\])images([/\\])", r"\1labels\2", beside)
-    return next((other for other in (beside, swapped) if os.path.exists(other)), path)
+    return next((other for other in _elsewhere(image.strip()) if os.path.exists(other)), path)
+
+
+def _elsewhere(image: str) -> list[str]:
+    """Beside the image, and in the `labels` folder that goes with the last `images` folder of its path."""
+    beside = f"{os.path.splitext(image)[0]}.txt"
+    before, images, after = re.match(r"(.*(?:^|[/\\]))(images)([/\\].*)|", beside, re.DOTALL).groups()
+    return [beside, f"{before}labels{after}"] if images else [beside]
 
 
 def _lines(name: str) -> list[str]:
     """Lines of a text file without its byte order mark."""
+    if os.path.isdir(name):
+        raise DataError("is a folder, not a file", file=name)
     try:
-        if os.path.isdir(name):
-            raise DataError("is a folder, not a file", file=name)
-        if os.path.getsize(name) > MAX_BYTES:
-            raise DataError(f"is {os.path.getsize(name)} bytes long, which no list is", file=name)
         with open(name, "rb") as stream:
-            data = stream.read()
-    except OSError as error:
+            data = stream.read(min(MAX_BYTES, os.fstat(stream.fileno()).st_size or _PIPE_BYTES) + 1)
+            more = bool(stream.read(1))
+    except FileNotFoundError as error:
         raise MissingFileError(name) from error
-    if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise DataError(f"cannot be read: {getattr(error, 'strerror', None) or error}", file=name) from error
+    if more:
+        raise DataError("is far longer than any list", file=name)
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if b"\0" in data and not wide:
         raise DataError("is not a text file", file=name)
-    encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    lines = data.decode(encoding, errors="surrogateescape").split("\n")
-    return lines[:-1] if lines and not lines[-1] else lines
+    text = data.decode("utf-16", "replace") if wide else data.decode("utf-8-sig", "surrogateescape")
+    return text.removesuffix("\n").split("\n") if text else []
