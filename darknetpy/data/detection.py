@@ -9,11 +9,12 @@ import numpy as np
 
 from darknetpy.data.draws import MIXUP, MOSAIC, NONE, Augmentation, Draws, draw
 from darknetpy.data.geometry import crop_of
-from darknetpy.data.labels import Labels, append_line, labels_of
+from darknetpy.data.labels import Labels, labels_of
 from darknetpy.data.mosaic import mix, mix_truth, padding_of, paste_tile, tile_truth
+from darknetpy.data.notes import BAD_IMAGES, append_line, say
 from darknetpy.data.pixels import augment
 from darknetpy.data.truth import TRUTH_SIZE, fill_truth
-from darknetpy.errors import DataError, ImageError, warn
+from darknetpy.errors import DataError, ImageError
 from darknetpy.images import read_image
 
 PASSES = {NONE: 1, MIXUP: 2, MOSAIC: 4}
@@ -103,8 +104,8 @@ class DetectionData:
             try:
                 image = self._image(path)
             except ImageError as error:
-                warn(str(error))
-                append_line("bad.list", path)
+                say(str(error))
+                append_line(BAD_IMAGES, path)
                 continue
             labels = self._labels(path)
             return Slot(path, image, labels, draw(rng, self.options, mode == MOSAIC, len(labels)))
@@ -139,7 +140,7 @@ def combine(
     for tile, slot in enumerate(slots):
         d = slot.draws
         crop = crop_of(slot.image.shape[1], slot.image.shape[0], w, h, options, d, tile if mode == MOSAIC else None)
-        rows, smallest = fill_truth(slot.labels, crop, d, w, h, options.classes, options.max_boxes, slot.path)
+        rows, smallest = fill_truth(slot.labels, crop, d, w, h, options.classes, options.max_boxes)
         image = augment(slot.image, crop, w, h, d, rows, smallest)
         if mode == MOSAIC:
             pad = padding_of(crop, d.flip, w, h, *cut)

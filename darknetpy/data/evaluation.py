@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from darknetpy.config.datafile import label_path
-from darknetpy.data.labels import Labels, append_line, labels_of, read_labels
-from darknetpy.errors import DataError, ImageError, warn
+from darknetpy.data.labels import Labels, labels_of, read_labels
+from darknetpy.data.notes import BAD_IMAGES, append_line, say
+from darknetpy.errors import DataError, ImageError
 from darknetpy.images import load_image
 
 BLACK = 10
@@ -62,8 +63,8 @@ class EvaluationImages:
         try:
             picture = load_image(path, self.channels)
         except ImageError as error:
-            warn(str(error))
-            append_line("bad.list", path)
+            say(str(error))
+            append_line(BAD_IMAGES, path)
             picture = np.zeros((self.channels, BLACK, BLACK), np.float32)
         labels = labels_of(path, self.strict) if self.with_labels else None
         return Sample(

@@ -36,6 +36,12 @@ class Crop:
         return F(self.width) / F(self.ow), F(self.height) / F(self.oh)
 
     @property
+    def inverse_scale(self) -> tuple[np.float32, np.float32]:
+        """(1/sx, 1/sy): source over taken size."""
+        sx, sy = self.scale
+        return F(1) / sx, F(1) / sy
+
+    @property
     def shift(self) -> tuple[np.float32, np.float32]:
         """(dx, dy): origin relative to the taken rectangle."""
         sx, sy = self.scale

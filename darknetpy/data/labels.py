@@ -9,12 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from darknetpy.config.datafile import label_path
-from darknetpy.errors import DataError, warn
+from darknetpy.config.numbers import atoi
+from darknetpy.data.notes import BAD_IMAGES, append_line, say
+from darknetpy.errors import DataError
 
-MAX_BYTES = 64 << 20
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_RECORD = re.compile(rf"\s*([+-]?\d+)\s*({_NUMBER})\s*({_NUMBER})\s*({_NUMBER})\s*({_NUMBER})")
-_FIELDS = re.compile(rf"\s*{_NUMBER}(?:\s+{_NUMBER}){{4}}\s*")
+MAX_BYTES = 16 << 20
+"""A label file longer than this (some 400 000 boxes) is something else."""
+TRACKS = 4000
+"""Track ids of a file begin at a multiple of this, and there are so many multiples."""
+
+_BLANK = rb"[ \t\n\v\f\r]*"
+_INT = re.compile(_BLANK + rb"([+-]?[0-9]+)")
+_FLOAT = re.compile(_BLANK + rb"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)")
+_LARGEST = float(np.finfo(np.float32).max)
+
+Record = tuple[int, float, float, float, float]
 
 
 @dataclass
@@ -24,86 +33,112 @@ class Labels:
     boxes: np.ndarray
     classes: np.ndarray
     tracks: np.ndarray
+    path: str = ""
 
     def __len__(self) -> int:
         return len(self.classes)
 
 
-def empty_labels() -> Labels:
-    return Labels(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32))
+def empty_labels(path: str = "") -> Labels:
+    return Labels(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), path)
 
 
 def labels_of(image: str, strict: bool = False, remember: bool = True) -> Labels:
-    """The labels of a picture; a missing file is said, noted in `bad.list`, and means no objects."""
+    """The labels of a picture; a file that is missing or no label file is said, noted in `bad.list`, and has no boxes."""
     path = label_path(image, strict)
     try:
         return read_labels(path, strict)
-    except FileNotFoundError:
-        warn(f"Can't open label file. (This can be normal only if you use MSCOCO): {path} ")
-        if remember:
-            append_line("bad.list", path)
-        return empty_labels()
+    except OSError:
+        say(f"Can't open label file. (This can be normal only if you use MSCOCO): {path} ")
+    except DataError as error:
+        say(str(error))
+    if remember:
+        append_line(BAD_IMAGES, path)
+    return empty_labels(path)
 
 
 def read_labels(path: str, strict: bool = False) -> Labels:
     """Read a label file.
 
     Strict reads a stream of `%d %f %f %f %f` up to the first record that doesn't parse, whatever the lines. The
-    default reads line by line and warns of every line that has not five numbers.
-    Raises FileNotFoundError, or DataError for a file that is no label file.
+    default reads line by line and leaves out lines that aren't five numbers; both say so.
+    Raises OSError for a file that cannot be read, or DataError for one that is no label file.
     """
     if os.path.isdir(path):
         raise DataError("is a folder, not a label file", file=path)
-    if os.path.getsize(path) > MAX_BYTES:
-        raise DataError(f"is {os.path.getsize(path)} bytes long, which no label file is", file=path)
-    with open(path, encoding="utf-8-sig" if not strict else "utf-8", errors="replace") as stream:
-        text = stream.read()
-    records = _stream(text) if strict else _by_line(text, path)
+    with open(path, "rb") as stream:
+        data = stream.read(min(MAX_BYTES, os.fstat(stream.fileno()).st_size or MAX_BYTES) + 1)
+        if len(data) > MAX_BYTES or stream.read(1):
+            raise DataError(f"is longer than {MAX_BYTES >> 20} MiB, which no label file is", file=path)
+    if strict:
+        _by_line(data, path, "is read as Darknet does, which shifts the numbers behind it")
+        records = _stream(data)
+    else:
+        records = _by_line(_decoded(data, path), path, "is left out")
     if not records:
-        return empty_labels()
+        return empty_labels(path)
     numbers = np.array(records, np.float64)
-    first = (_djb2(path) % 4000) * 4000
-    tracks = (np.arange(len(records)) + first).astype(np.float32)
-    return Labels(numbers[:, 1:].astype(np.float32), numbers[:, 0].astype(np.int64), tracks)
+    with np.errstate(over="ignore"):
+        boxes = numbers[:, 1:].astype(np.float32)
+    return Labels(boxes, numbers[:, 0].astype(np.int64), _track_ids(path, len(records)), path)
 
 
-def _stream(text: str) -> list[tuple]:
+def _decoded(data: bytes, path: str) -> bytes:
+    """Plain bytes of a text file, whatever its byte order mark says. Raises DataError for a binary file."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", "replace").encode()
+    if b"\0" in data:
+        raise DataError("is not a text file", file=path)
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _stream(data: bytes) -> list[Record]:
+    """Records as `fscanf` takes them: each conversion takes all it can and never gives anything back."""
     records, at = [], 0
-    while match := _RECORD.match(text, at):
-        records.append(tuple(float(part) for part in match.groups()))
-        at = match.end()
-    return records
+    while True:
+        record = []
+        for kind in (_INT, _FLOAT, _FLOAT, _FLOAT, _FLOAT):
+            match = kind.match(data, at)
+            if not match:
+                return records
+            at = match.end()
+            record.append(float(match[1]) if record else atoi(match[1].decode()))
+        records.append(tuple(record))
 
 
-def _by_line(text: str, path: str) -> list[tuple]:
-    records = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
+def _by_line(data: bytes, path: str, verdict: str) -> list[Record]:
+    """Records of the lines that have five numbers; of the others one sentence tells."""
+    records, odd = [], []
+    for number, line in enumerate(data.splitlines(), 1):
+        parts = line.split()
+        if not parts:
             continue
-        if _FIELDS.fullmatch(line):
-            records.append(tuple(float(part) for part in line.split()))
+        record = _record(parts)
+        if record:
+            records.append(record)
         else:
-            warn(f"{path}, line {number}: `{line.strip()[:60]}` is not `class x y w h` and is left out")
+            odd.append((number, line))
+    if odd:
+        number, line = odd[0]
+        shown = line.strip()[:60].decode("utf-8", "backslashreplace")
+        more = f" (and {len(odd) - 1} more lines)" if len(odd) > 1 else ""
+        say(f"{path}, line {number}: `{shown}` is not `class x y w h` and {verdict}{more}")
     return records
 
 
-def _djb2(text: str) -> int:
+def _record(parts: list[bytes]) -> Record | None:
+    """Five finite numbers of which the first is whole (`1` or `1.0`), or None."""
+    if len(parts) != 5 or not all(_FLOAT.fullmatch(part) for part in parts):
+        return None
+    label, *box = (float(part) for part in parts)
+    if label != int(min(max(label, -(2**31)), 2**31 - 1)) or any(abs(value) > _LARGEST for value in box):
+        return None
+    return int(label), *box
+
+
+def _track_ids(path: str, count: int) -> np.ndarray:
+    """Ids that hardly any two files share: from djb2 of the path in 64 bits."""
     value = 5381
-    for byte in os.fsencode(text):
+    for byte in os.fsencode(path):
         value = (value * 33 + byte) & 0xFFFFFFFFFFFFFFFF
-    return value
-
-
-_WRITTEN: set[tuple[str, str]] = set()
-
-
-def append_line(name: str, line: str) -> None:
-    """Add a line to `bad.list` or `bad_label.list` in the working directory, once for each process."""
-    if (name, line) in _WRITTEN:
-        return
-    _WRITTEN.add((name, line))
-    try:
-        with open(name, "a", encoding="utf-8", errors="surrogateescape") as stream:
-            stream.write(f"{line}\n")
-    except OSError as error:
-        warn(f"{name} cannot be written: {error.strerror}")
+    return (np.arange(count) + value % TRACKS * TRACKS).astype(np.float32)

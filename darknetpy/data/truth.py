@@ -6,8 +6,8 @@ import numpy as np
 
 from darknetpy.data.draws import Draws
 from darknetpy.data.geometry import Crop
-from darknetpy.data.labels import Labels, append_line
-from darknetpy.errors import warn
+from darknetpy.data.labels import Labels
+from darknetpy.data.notes import BAD_LABELS, append_line, say
 
 SENTINEL = 999999.0
 TRUTH_SIZE = 6
@@ -15,7 +15,7 @@ F = np.float32
 
 
 def fill_truth(
-    labels: Labels, crop: Crop, d: Draws, w: int, h: int, classes: int, most: int, path: str = ""
+    labels: Labels, crop: Crop, d: Draws, w: int, h: int, classes: int, most: int
 ) -> tuple[np.ndarray, int]:
     """(N, 6) rows x, y, w, h, class, track of the boxes that are left, and the shortest side in network pixels.
 
@@ -25,7 +25,7 @@ def fill_truth(
     order = _shuffled(len(labels), d.shuffle)
     boxes = correct_boxes(labels.boxes[order], crop, d.flip)[:most]
     ids, tracks = labels.classes[order][:most], labels.tracks[order][:most]
-    keep = _checked(boxes, ids, w, h, classes, path)
+    keep = _checked(boxes, ids, w, h, classes, labels.path)
     rows = np.concatenate([boxes, ids[:, None], tracks[:, None]], 1)[keep].astype(F)
     rows[:, 2:4] = np.minimum(rows[:, 2:4], F(1))
     if not len(rows):
@@ -50,9 +50,9 @@ def correct_boxes(boxes: np.ndarray, crop: Crop, flip: bool) -> np.ndarray:
     half = F(0.5)
     out = (x + w * half < 0) | (y + h * half < 0) | (x - w * half > 1) | (y - h * half > 1)
     out |= (x == 0) & (y == 0)
-    (sx, sy), (dx, dy) = crop.scale, crop.shift
-    left, right = (x - w * half) * (F(1) / sx) - dx, (x + w * half) * (F(1) / sx) - dx
-    top, bottom = (y - h * half) * (F(1) / sy) - dy, (y + h * half) * (F(1) / sy) - dy
+    (sx, sy), (dx, dy) = crop.inverse_scale, crop.shift
+    left, right = (x - w * half) * sx - dx, (x + w * half) * sx - dx
+    top, bottom = (y - h * half) * sy - dy, (y + h * half) * sy - dy
     if flip:
         left, right = F(1) - right, F(1) - left
     left, right, top, bottom = (np.clip(v, F(0), F(1)) for v in (left, right, top, bottom))
@@ -69,13 +69,15 @@ def _checked(boxes: np.ndarray, ids: np.ndarray, w: int, h: int, classes: int, p
     nowhere = (x == SENTINEL) | (y == SENTINEL)
     outside = (x <= 0) | (x > 1) | (y <= 0) | (y > 1)
     for i in np.flatnonzero(wrong_class):
-        _say(path, f"Wrong annotation: class_id = {ids[i]}. But class_id should be [from 0 to {classes - 1}]")
-    for i in np.flatnonzero(~wrong_class & ~tiny & (nowhere | outside)):
-        where = "x = 0, y = 0, < 0 or > 1" if nowhere[i] else f"x = {x[i]:f}, y = {y[i]:f}"
-        _say(path, f"Wrong annotation: {where}")
+        _tell(path, f"class_id = {ids[i]}. But class_id should be [from 0 to {classes - 1}]")
+    if (~wrong_class & ~tiny & nowhere).any():
+        _tell(path, "x = 0, y = 0, < 0 or > 1", "x = 0 or y = 0")
+    for i in np.flatnonzero(~wrong_class & ~tiny & ~nowhere & outside):
+        _tell(path, f"x = {x[i]:f}, y = {y[i]:f}")
     return ~(wrong_class | tiny | nowhere | outside)
 
 
-def _say(path: str, text: str) -> None:
-    warn(f" {text}, file: {path} ")
-    append_line("bad_label.list", f"{path} {text}")
+def _tell(path: str, text: str, listed: str | None = None) -> None:
+    """Darknet's sentence for the user and its line for the list, which differ in one case."""
+    say(f" Wrong annotation: {text}, file: {path} ")
+    append_line(BAD_LABELS, f"{path} Wrong annotation: {listed or text}")
