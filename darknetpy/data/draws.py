@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from darknetpy.config import NetOptions
+from darknetpy.errors import warn
 from darknetpy.layers import Layer
 
 NONE, MIXUP, CUTMIX, MOSAIC, BOTH = range(5)
@@ -32,13 +33,20 @@ class Augmentation:
 
     @classmethod
     def of(cls, net: NetOptions, head: Layer) -> Augmentation:
-        """What a cfg asks for. Cutmix does not exist for detectors: alone it is nothing, with mosaic it is mosaic."""
-        mode = {CUTMIX: NONE, BOTH: MOSAIC}.get(net.mixup_mode, net.mixup_mode)
+        """What a cfg asks for."""
         o = head.options
         return cls(
             o.jitter, o.resize, bool(net.flip), net.hue, net.saturation or 1.0, net.exposure or 1.0, net.blur,
-            net.gaussian_noise, bool(net.letter_box), mode, bool(net.mosaic_bound), o.max, o.classes,
+            net.gaussian_noise, bool(net.letter_box), detector_mode(net.mixup_mode), bool(net.mosaic_bound), o.max,
+            o.classes,
         )  # fmt: skip
+
+
+def detector_mode(mode: int) -> int:
+    """Cutmix does not exist for detectors: alone it is nothing, with mosaic it is mosaic. Other numbers are nothing."""
+    if mode in (CUTMIX, BOTH):
+        warn("cutmix=1 - isn't supported for Detector (use cutmix=1 only for Classifier) ")
+    return {MIXUP: MIXUP, MOSAIC: MOSAIC, BOTH: MOSAIC}.get(mode, NONE)
 
 
 @dataclass

@@ -43,19 +43,24 @@ class Sizes:
 
     def draw(self, seed: int, turn: int) -> float:
         """The scale of a turn: U(1, factor), by a coin its inverse."""
-        rng = np.random.default_rng([seed, turn, 2])
-        value = np.float32(rng.uniform(1.0, self.factor))
-        return float(value) if rng.integers(2) else float(np.float32(1) / value)
+        rng = np.random.default_rng([abs(seed), turn, 2])
+        value = np.float32(rng.uniform(*sorted((1.0, self.factor))))
+        return float(value) if rng.integers(2) or not value else float(np.float32(1) / value)
+
+    @staticmethod
+    def forced(iteration: int, max_batches: int, first: bool) -> bool:
+        """Whether the size is the largest whatever is drawn: at the first turn, which shows early if memory is short,
+        and towards the end."""
+        return first or iteration > max_batches - LAST
 
     def size(self, seed: int, turn: int, iteration: int, max_batches: int, first: bool) -> tuple[int, int]:
         """Size that a turn (every tenth) switches to."""
-        if first or iteration > max_batches - LAST:
-            return self.largest
-        return self.at(self.draw(seed, turn))
+        forced = self.forced(iteration, max_batches, first)
+        return self.largest if forced else self.at(self.draw(seed, turn))
 
 
 def dynamic_batch(batch: int, largest: tuple[int, int], size: tuple[int, int]) -> int:
     """Rows of a mini-batch at a smaller size that take the memory of `batch` at the largest one."""
     most = batch * largest[0] * largest[1] // (size[0] * size[1])
     careful = int(0.8 * most)
-    return careful if careful > batch else most
+    return max(1, careful if careful > batch else most)
