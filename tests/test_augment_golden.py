@@ -13,11 +13,11 @@ import pytest
 from conftest import golden, have_shared
 
 from darknetpy.data import notes
-from darknetpy.data.detection import Slot, combine
+from darknetpy.data.combine import Slot, combine
 from darknetpy.data.draws import MIXUP, MOSAIC, Augmentation, Draws, detector_mode
 from darknetpy.data.geometry import Crop, crop_of
 from darknetpy.data.labels import labels_of
-from darknetpy.data.mosaic import Padding, mix, mix_truth, padding_of, paste_tile, tile_truth
+from darknetpy.data.mosaic import Padding, Tile, mix, mix_truth, padding_of
 from darknetpy.data.pixels import augment
 from darknetpy.images import read_image
 
@@ -122,11 +122,10 @@ def test_mosaic_and_mixup_of_given_pictures_are_darknets(combined, name):
     if case["kind"] == "mosaic":
         canvas, truth, counts = np.zeros_like(sources[0]), np.zeros((0, 6), np.float32), []
         cut = case["cut_x"], case["cut_y"]
-        for tile, (image, rows) in enumerate(zip(sources, truths, strict=True)):
-            pad = padding(case, tile)
-            paste_tile(canvas, image, tile, *cut, pad)
-            rows = tile_truth(rows, len(truth), most, tile, w, h, *cut, pad, bool(case["mosaic_bound"]))
-            truth = np.concatenate([truth, rows])
+        for number, (image, rows) in enumerate(zip(sources, truths, strict=True)):
+            tile = Tile.of(number, w, h, cut, padding(case, number))
+            canvas[tile.place] = image[tile.window]
+            truth = np.concatenate([truth, tile.truth(rows, most - len(truth), bool(case["mosaic_bound"]))])
             counts.append(len(truth))
         assert counts == case["rows_after_pass"]
     else:
@@ -177,7 +176,7 @@ def test_batches_of_given_draws_are_darknets(whole, name, monkeypatch):
             draws = draws_of(s)
             assert_crop(crop_of(s["ow"], s["oh"], w, h, options, draws, tile if mode == MOSAIC else None), s)
             with notes.collecting():
-                slots.append(Slot(s["path"], image, labels_of(s["path"], strict=True), draws))
+                slots.append(Slot(image, labels_of(s["path"], strict=True), draws))
         cut = case["cut_x_cut_y"][i] if mode == MOSAIC else (0, 0)
         with notes.collecting():
             image, truth = combine(slots, mode, w, h, cut, options)

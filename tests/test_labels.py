@@ -70,9 +70,9 @@ def test_binary_huge_and_endless_files_are_refused_before_they_are_kept(monkeypa
         read_labels("/dev/zero")
 
 
-@pytest.mark.parametrize("make", [lambda: None, lambda: os.mkdir("a.txt"), lambda: open("a.txt", "wb").write(b"\0")])
-def test_a_picture_without_usable_labels_is_a_negative_and_noted_once(make, caplog):
-    make()
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_bytes(b"\0")])
+def test_a_picture_without_usable_labels_is_a_negative_and_noted_once(make, caplog, tmp_path):
+    make(tmp_path / "a.txt")
     for _ in range(2):
         assert len(labels_of("a.jpg")) == 0
     assert len(caplog.records) == 1

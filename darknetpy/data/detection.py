@@ -7,31 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from darknetpy.data.draws import MIXUP, MOSAIC, NONE, Augmentation, Draws, draw
-from darknetpy.data.geometry import crop_of
-from darknetpy.data.labels import Labels, labels_of
-from darknetpy.data.mosaic import mix, mix_truth, padding_of, paste_tile, tile_truth
-from darknetpy.data.notes import BAD_IMAGES, append_line, say
-from darknetpy.data.pixels import augment
-from darknetpy.data.truth import TRUTH_SIZE, fill_truth
-from darknetpy.errors import DataError, ImageError
-from darknetpy.images import read_image
+from darknetpy.data.combine import Slot, combine
+from darknetpy.data.draws import MIXUP, MOSAIC, Augmentation
+from darknetpy.data.pictures import Pictures, room_for_cache
+from darknetpy.data.sampling import PASSES, Request, Sampler
+from darknetpy.data.truth import TRUTH_SIZE
+from darknetpy.errors import DataError
 
-PASSES = {NONE: 1, MIXUP: 2, MOSAIC: 4}
-TRIES = 20
-"""Other pictures tried in place of an unreadable one."""
-SMALLEST_CUT, LARGEST_CUT = 0.2, 0.8
-
-
-@dataclass(frozen=True)
-class Request:
-    """One mini-batch: `iteration` from 0, its `chunk` of the turn, the size of the pictures, and how many."""
-
-    iteration: int
-    chunk: int
-    width: int
-    height: int
-    count: int
+__all__ = ["Batch", "DetectionData", "Request", "Rows", "stack_truth"]
 
 
 @dataclass
@@ -45,13 +28,11 @@ class Batch:
 
 
 @dataclass
-class Slot:
-    """One picture of a pass, ready to be augmented: its source, labels and draws."""
+class Rows:
+    """Truth rows and first picture of consecutive rows of a batch."""
 
-    path: str
-    image: np.ndarray
-    labels: Labels
-    draws: Draws
+    truth: list[np.ndarray]
+    paths: list[str]
 
 
 class DetectionData:
@@ -60,68 +41,54 @@ class DetectionData:
     Args:
         paths: image files; options: ranges of the draws; channels: of the network.
         seed: all draws follow from it; strict: Darknet's way of reading labels.
-        cache: keep decoded pictures in memory.
+        cache: keep decoded pictures in memory while there is room.
     """
 
     def __init__(
         self, paths: Sequence[str], options: Augmentation, channels: int = 3, seed: int = 0, strict: bool = False,
         cache: bool = False,
     ):  # fmt: skip
-        if not paths:
-            raise DataError("the list of training images is empty")
         if options.mode == MOSAIC and options.letter_box:
             raise DataError("mosaic=1 and letter_box=1 do not go together", remedy="remove one of them from [net]")
-        self.paths, self.options, self.channels = list(paths), options, channels
-        self.seed, self.strict = seed, strict
-        self.images: dict[str, np.ndarray] | None = {} if cache else None
-        self.labels: dict[str, Labels] = {}
+        self.options = options
+        self.pictures = Pictures(paths, channels, strict, room_for_cache() if cache else 0)
+        self.sampler = Sampler(len(paths), options, seed)
+
+    @property
+    def paths(self) -> list[str]:
+        return self.pictures.paths
+
+    def shape(self, request: Request) -> tuple[tuple[int, int, int, int], type]:
+        """Shape (B, C, H, W) and type of a batch's pictures."""
+        kind = np.float32 if self.sampler.mode(request) == MIXUP else np.uint8
+        return (request.count, self.pictures.channels, request.height, request.width), kind
 
     def batch(self, request: Request) -> Batch:
-        """The mini-batch of a request. One coin decides for all of it whether pictures are combined."""
-        coin = np.random.default_rng([self.seed, request.iteration, request.chunk, 0])
-        mode = self.options.mode if coin.integers(2) else NONE
-        images, truths, paths = [], [], []
-        for i in range(request.count):
-            number = request.chunk * request.count + i
-            rng = np.random.default_rng([self.seed, request.iteration, number, 1])
-            cut = self._cut(rng, request)
-            slots = [self._slot(rng, mode) for _ in range(PASSES[mode])]
-            image, rows = combine(slots, mode, request.width, request.height, cut, self.options)
-            images.append(image)
-            truths.append(rows)
-            paths.append(slots[0].path)
-        return Batch(np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), stack_truth(truths), request, paths)
+        """The mini-batch of a request. Raises DataError if hardly any picture can be read."""
+        images = np.empty(*self.shape(request))
+        rows = self.rows(request, 0, images)
+        return Batch(images, stack_truth(rows.truth), request, rows.paths)
 
-    @staticmethod
-    def _cut(rng: np.random.Generator, request: Request) -> tuple[int, int]:
-        sides = (request.width, request.height)
-        return tuple(int(rng.integers(int(s * SMALLEST_CUT), int(s * LARGEST_CUT) + 1)) for s in sides)
+    def rows(self, request: Request, first: int, images: np.ndarray) -> Rows:
+        """Fill `images` (n, C, H, W) with the rows from `first` on."""
+        mode = self.sampler.mode(request)
+        result = Rows([], [])
+        for row, target in enumerate(images, first):
+            path, slots = self._slots(request, row, mode)
+            cut = self.sampler.cut(request, row) if mode == MOSAIC else (0, 0)
+            image, truth = combine(slots, mode, request.width, request.height, cut, self.options)
+            for plane, channel in enumerate(target):
+                channel[:] = image[:, :, plane]
+            result.truth.append(truth)
+            result.paths.append(path)
+        return result
 
-    def _slot(self, rng: np.random.Generator, mode: int) -> Slot:
-        """A random picture that can be read, with its draws."""
-        for _ in range(TRIES):
-            path = self.paths[rng.integers(len(self.paths))]
-            try:
-                image = self._image(path)
-            except ImageError as error:
-                say(str(error))
-                append_line(BAD_IMAGES, path)
-                continue
-            labels = self._labels(path)
-            return Slot(path, image, labels, draw(rng, self.options, mode == MOSAIC, len(labels)))
-        raise DataError(f"{TRIES} images in a row cannot be read, the last one is {path}", remedy="see bad.list")
-
-    def _image(self, path: str) -> np.ndarray:
-        if self.images is None:
-            return read_image(path, self.channels, opencv_grey=True)
-        if path not in self.images:
-            self.images[path] = read_image(path, self.channels, opencv_grey=True)
-        return self.images[path]
-
-    def _labels(self, path: str) -> Labels:
-        if path not in self.labels:
-            self.labels[path] = labels_of(path, self.strict)
-        return self.labels[path]
+    def _slots(self, request: Request, row: int, mode: int) -> tuple[str, list[Slot]]:
+        """Path of the first picture, and all pictures of a row with their draws."""
+        choices = self.sampler.choices(request, row, PASSES[mode])
+        found = [self.pictures.first_readable(choice) for choice in choices]
+        draws = self.sampler.draws(request, row, mode, [len(labels) for _, _, labels in found])
+        return found[0][0], [Slot(image, labels, d) for (_, image, labels), d in zip(found, draws, strict=True)]
 
 
 def stack_truth(rows: Sequence[np.ndarray]) -> np.ndarray:
@@ -130,28 +97,3 @@ def stack_truth(rows: Sequence[np.ndarray]) -> np.ndarray:
     for i, part in enumerate(rows):
         result[i, : len(part)] = part
     return result
-
-
-def combine(
-    slots: Sequence[Slot], mode: int, w: int, h: int, cut: tuple[int, int], options: Augmentation
-) -> tuple[np.ndarray, np.ndarray]:
-    """One training picture (h, w, C) and its truth rows from one, two (mixup) or four (mosaic) sources."""
-    result, truth = None, np.zeros((0, TRUTH_SIZE), np.float32)
-    for tile, slot in enumerate(slots):
-        d = slot.draws
-        crop = crop_of(slot.image.shape[1], slot.image.shape[0], w, h, options, d, tile if mode == MOSAIC else None)
-        rows, smallest = fill_truth(slot.labels, crop, d, w, h, options.classes, options.max_boxes)
-        image = augment(slot.image, crop, w, h, d, rows, smallest)
-        if mode == MOSAIC:
-            pad = padding_of(crop, d.flip, w, h, *cut)
-            result = np.empty_like(image) if result is None else result
-            paste_tile(result, image, tile, *cut, pad)
-            rows = tile_truth(rows, len(truth), options.max_boxes, tile, w, h, *cut, pad, options.mosaic_bound)
-            truth = np.concatenate([truth, rows])
-        elif mode == MIXUP:
-            image = image.astype(np.float32) * np.float32(1 / 255)
-            result = image if result is None else mix(result, image)
-            truth = mix_truth(truth, rows, options.max_boxes) if len(truth) or tile else rows
-        else:
-            result, truth = image, rows
-    return result, truth

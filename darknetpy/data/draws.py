@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,7 +15,11 @@ NONE, MIXUP, CUTMIX, MOSAIC, BOTH = range(5)
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Ranges of the draws, from `[net]` and the last detection layer (whose values serve all heads)."""
+    """Ranges of the draws, from `[net]` and the last detection layer (whose values serve all heads).
+
+    `track` loads videos: sequences of `time_steps` pictures up to `speed` frames apart, all with the same draws.
+    `contrastive` loads pairs of the same picture, which differ in what is asked for.
+    """
 
     jitter: float = 0.2
     resize: float = 1.0
@@ -30,6 +34,12 @@ class Augmentation:
     mosaic_bound: bool = False
     max_boxes: int = 200
     classes: int = 20
+    track: bool = False
+    speed: int = 2
+    time_steps: int = 1
+    contrastive: bool = False
+    contrastive_jit_flip: bool = False
+    contrastive_color: bool = False
 
     @classmethod
     def of(cls, net: NetOptions, head: Layer) -> Augmentation:
@@ -38,7 +48,8 @@ class Augmentation:
         return cls(
             o.jitter, o.resize, bool(net.flip), net.hue, net.saturation or 1.0, net.exposure or 1.0, net.blur,
             net.gaussian_noise, bool(net.letter_box), detector_mode(net.mixup_mode), bool(net.mosaic_bound), o.max,
-            o.classes,
+            o.classes, bool(net.track), net.augment_speed, max(1, net.time_steps), bool(net.contrastive),
+            bool(net.contrastive_jit_flip), bool(net.contrastive_color),
         )  # fmt: skip
 
 
@@ -74,6 +85,18 @@ class Draws:
     noise_seed: int | None = None
     shuffle: np.ndarray | None = field(default=None, repr=False)
 
+    def with_geometry(self, other: Draws) -> Draws:
+        """These draws with the jitter and flip of others."""
+        return replace(self, r=other.r, flip=other.flip)
+
+    def with_colour(self, other: Draws) -> Draws:
+        """These draws with the colours of others."""
+        return replace(self, dhue=other.dhue, dsat=other.dsat, dexp=other.dexp)
+
+    def of_sequence(self, other: Draws) -> Draws:
+        """These draws for a picture of a sequence: only the move and the order of boxes are its own."""
+        return replace(other, move=self.move, shuffle=self.shuffle, noise_seed=self.noise_seed or other.noise_seed)
+
 
 def _scale(rng: np.random.Generator, most: float) -> float:
     """U(1, most), by a coin its inverse (Darknet: `rand_scale`)."""
@@ -89,7 +112,7 @@ def draw(rng: np.random.Generator, options: Augmentation, mosaic: bool, boxes: i
         q=tuple(rng.random(2, np.float32).tolist()),
         r=tuple(rng.random(4, np.float32).tolist()),
         flip=bool(options.flip and rng.integers(2)),
-        dhue=float(rng.uniform(-options.hue, options.hue)),
+        dhue=float(rng.uniform(-1.0, 1.0) * options.hue),
         dsat=_scale(rng, options.saturation),
         dexp=_scale(rng, options.exposure),
         blur=int(blur),

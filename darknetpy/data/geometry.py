@@ -25,7 +25,9 @@ class Crop:
     def __post_init__(self):
         """A rectangle that is empty or lies beside the picture becomes the whole picture; right and bottom stay."""
         self.width, self.height = self.ow - self.left - self.right, self.oh - self.top - self.bottom
-        beside = self.left >= self.ow or self.top >= self.oh or self.left + self.width <= 0 or self.top + self.height <= 0
+        beside = (
+            self.left >= self.ow or self.top >= self.oh or self.left + self.width <= 0 or self.top + self.height <= 0
+        )
         if self.width <= 0 or self.height <= 0 or beside:
             self.left = self.top = 0
             self.width, self.height = self.ow, self.oh

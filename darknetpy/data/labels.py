@@ -44,7 +44,7 @@ def empty_labels(path: str = "") -> Labels:
 
 
 def labels_of(image: str, strict: bool = False, remember: bool = True) -> Labels:
-    """The labels of a picture; a file that is missing or no label file is said, noted in `bad.list`, and has no boxes."""
+    """The labels of a picture; a missing file, or one that is none, is said, noted in `bad.list`, and has no boxes."""
     path = label_path(image, strict)
     try:
         return read_labels(path, strict)

@@ -34,43 +34,62 @@ def padding_of(crop: Crop, flip: bool, w: int, h: int, cut_x: int, cut_y: int) -
     )  # fmt: skip
 
 
-def paste_tile(canvas: np.ndarray, image: np.ndarray, tile: int, cut_x: int, cut_y: int, pad: Padding) -> None:
-    """Copy the part of `image` (h, w, C) that tile 0..3 shows; the four pictures meet at the cut with their corners."""
-    h, w = canvas.shape[:2]
-    x, y = (w - cut_x - pad.right if tile % 2 == 0 else pad.left), (h - cut_y - pad.bottom if tile < 2 else pad.top)
-    left, right = (0, cut_x) if tile % 2 == 0 else (cut_x, w)
-    top, bottom = (0, cut_y) if tile < 2 else (cut_y, h)
-    canvas[top:bottom, left:right] = image[y : y + bottom - top, x : x + right - left]
+@dataclass(frozen=True)
+class Tile:
+    """A part of the canvas and what it shows: the window at (x, y) of its own picture, which has the canvas' size.
 
-
-def tile_truth(
-    rows: np.ndarray, have: int, most: int, tile: int, w: int, h: int, cut_x: int, cut_y: int, pad: Padding, bound: bool
-) -> np.ndarray:
-    """(N, 6) truth rows of a tile in the canvas.
-
-    Only the first `most - have` rows are looked at. Boxes are clipped to the canvas, with `bound` to the tile; corners
-    are truncated to whole pixels, boxes under a pixel or as large as the canvas vanish.
+    The four pictures meet at the cut with their corners; what a tile cannot show is lost at the outer borders.
     """
-    rows = rows[: max(0, most - have)].copy()
-    if not len(rows):
-        return rows
-    dx = -(w - cut_x - pad.right) if tile % 2 == 0 else cut_x - pad.left
-    dy = -(h - cut_y - pad.bottom) if tile < 2 else cut_y - pad.top
-    x, y, bw, bh = rows[:, :4].T.astype(F)
-    x, y = x + F(dx) / F(w), y + F(dy) / F(h)
-    low_x, high_x = ((0, cut_x) if tile % 2 == 0 else (cut_x, w)) if bound else (0, w)
-    low_y, high_y = ((0, cut_y) if tile < 2 else (cut_y, h)) if bound else (0, h)
-    clip = _rebuilt if bound else _clipped
-    x, bw, fits_x = clip(x, bw, w, low_x, high_x)
-    y, bh, fits_y = clip(y, bh, h, low_y, high_y)
-    keep = fits_x & fits_y & (x > 0) & (x < 1) & (y > 0) & (y < 1)
-    keep &= (bw > F(1) / F(w)) & (bw < 1) & (bh > F(1) / F(h)) & (bh < 1)
-    result = np.stack([x, y, bw, bh, rows[:, 4], np.zeros_like(x)], 1)
-    return result[keep].astype(F)
+
+    w: int
+    h: int
+    left: int
+    top: int
+    right: int
+    bottom: int
+    x: int
+    y: int
+
+    @classmethod
+    def of(cls, number: int, w: int, h: int, cut: tuple[int, int], pad: Padding) -> Tile:
+        """Tile 0 top left, 1 top right, 2 bottom left, 3 bottom right of a canvas of w x h cut at `cut`."""
+        cut_x, cut_y = cut
+        left, right, x = (0, cut_x, w - cut_x - pad.right) if number % 2 == 0 else (cut_x, w, pad.left)
+        top, bottom, y = (0, cut_y, h - cut_y - pad.bottom) if number < 2 else (cut_y, h, pad.top)
+        return cls(w, h, left, top, right, bottom, x, y)
+
+    @property
+    def window(self) -> tuple[slice, slice]:
+        """Rows and columns of the picture that are shown."""
+        return slice(self.y, self.y + self.bottom - self.top), slice(self.x, self.x + self.right - self.left)
+
+    @property
+    def place(self) -> tuple[slice, slice]:
+        """Rows and columns of the canvas where they are shown."""
+        return slice(self.top, self.bottom), slice(self.left, self.right)
+
+    def truth(self, rows: np.ndarray, room: int, bound: bool) -> np.ndarray:
+        """Truth rows (N, 6) of the picture, in the canvas.
+
+        Only the first `room` rows are looked at. Boxes are clipped to the canvas, with `bound` to the tile; corners
+        are truncated to whole pixels, boxes under a pixel or as large as the canvas vanish.
+        """
+        rows = rows[: max(0, room)]
+        if not len(rows):
+            return rows.reshape(0, 6)
+        w, h = F(self.w), F(self.h)
+        x, y, bw, bh = rows[:, :4].T.astype(F)
+        x, y = x + F(self.left - self.x) / w, y + F(self.top - self.y) / h
+        clip = _rebuilt if bound else _clipped
+        x, bw, fits_x = clip(x, bw, self.w, *((self.left, self.right) if bound else (0, self.w)))
+        y, bh, fits_y = clip(y, bh, self.h, *((self.top, self.bottom) if bound else (0, self.h)))
+        keep = fits_x & fits_y & (x > 0) & (x < 1) & (y > 0) & (y < 1)
+        keep &= (bw > F(1) / w) & (bw < 1) & (bh > F(1) / h) & (bh < 1)
+        return np.stack([x, y, bw, bh, rows[:, 4], np.zeros_like(x)], 1)[keep].astype(F)
 
 
 def _clipped(centre: np.ndarray, size: np.ndarray, length: int, low: int, high: int):
-    """Centre and size along one axis, less the whole pixels that stick out of low..high, and whether anything is left."""
+    """Centre and size on one axis less the whole pixels that stick out of low..high; whether anything is left."""
     begin = ((centre - size / F(2)) * F(length)).astype(np.int64)
     end = ((centre + size / F(2)) * F(length)).astype(np.int64)
     before = np.maximum(low - begin, 0).astype(F) / F(length)

@@ -7,17 +7,25 @@ import numpy as np
 
 from darknetpy.data.draws import Draws
 from darknetpy.data.geometry import Crop
+from darknetpy.errors import DataError
 
 BACKGROUND_KERNEL = 17
+MAX_PIXELS = 1 << 28
+"""More than this a padded picture may not have."""
+Window = tuple[slice, slice]
+WHOLE: Window = (slice(None), slice(None))
 F = np.float32
 
 
-def augment(image: np.ndarray, crop: Crop, w: int, h: int, d: Draws, rows: np.ndarray, smallest: int) -> np.ndarray:
-    """uint8 (h, w, C) from a source (oh, ow, C), RGB.
+def augment(
+    image: np.ndarray, crop: Crop, w: int, h: int, d: Draws, rows: np.ndarray, smallest: int, window: Window = WHOLE
+) -> np.ndarray:
+    """uint8 (h, w, C), or the `window` of it that is needed, from a source (oh, ow, C), RGB.
 
     Args:
         rows: truth rows of the result, whose rectangles background blur leaves sharp.
         smallest: shortest side of a box, network pixels; blur is bounded by an eighth of it.
+        window: slices of rows and columns; colours are changed only there.
     """
     result = _cut(image, crop)
     if result.shape[:2] != (h, w):
@@ -26,13 +34,16 @@ def augment(image: np.ndarray, crop: Crop, w: int, h: int, d: Draws, rows: np.nd
         result = cv2.flip(result, 1)
     if result.ndim == 2:
         result = result[:, :, None]
-    result = _colour(result, d)
     blur = limited_blur(d.blur, smallest)
+    if not blur and not d.noise:
+        rows_only, columns = window  # whole rows: OpenCV's conversion rounds by the place of a pixel in its row
+        return _colour(result[rows_only], d)[:, columns]
+    result = _colour(result, d)
     if blur:
         result = _blurred(result, blur, rows)
     if d.noise:
         result = _noisy(result, d)
-    return result if result.ndim == 3 else result[:, :, None]
+    return result[window]
 
 
 def limited_blur(blur: int, smallest: int) -> int:
@@ -46,14 +57,17 @@ def _cut(image: np.ndarray, crop: Crop) -> np.ndarray:
     x, y, w, h = crop.left, crop.top, crop.width, crop.height
     if (x, y, w, h) == (0, 0, ow, oh):
         return image
+    if w * h > MAX_PIXELS:
+        raise DataError(
+            f"jitter= and resize= blow a picture of {ow} x {oh} up to {w} x {h}", remedy="choose smaller ones"
+        )
     left, top, right, bottom = max(x, 0), max(y, 0), min(x + w, ow), min(y + h, oh)
     if (left, top, right, bottom) == (x, y, x + w, y + h):
         return image[y : y + h, x : x + w]
-    mean = cv2.mean(image)[: image.shape[2]]
-    canvas = np.empty((h, w, image.shape[2]), np.uint8)
-    canvas[:] = np.rint(mean).astype(np.uint8)
-    canvas[top - y : bottom - y, left - x : right - x] = image[top:bottom, left:right]
-    return canvas
+    mean = np.rint(cv2.mean(image)[: image.shape[2]]).tolist()
+    part = image[top:bottom, left:right]
+    margins = (top - y, y + h - bottom, left - x, x + w - right)
+    return cv2.copyMakeBorder(part, *margins, cv2.BORDER_CONSTANT, value=mean).reshape(h, w, -1)
 
 
 def _factor_table(factor: float) -> np.ndarray:

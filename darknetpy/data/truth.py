@@ -14,9 +14,7 @@ TRUTH_SIZE = 6
 F = np.float32
 
 
-def fill_truth(
-    labels: Labels, crop: Crop, d: Draws, w: int, h: int, classes: int, most: int
-) -> tuple[np.ndarray, int]:
+def fill_truth(labels: Labels, crop: Crop, d: Draws, w: int, h: int, classes: int, most: int) -> tuple[np.ndarray, int]:
     """(N, 6) rows x, y, w, h, class, track of the boxes that are left, and the shortest side in network pixels.
 
     Boxes are shuffled, moved and clipped; the first `most` of them are looked at. A box smaller than a network pixel
