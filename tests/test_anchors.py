@@ -37,7 +37,7 @@ def darknets_anchors(case: str) -> np.ndarray:
 
 def darknets_text(case: str) -> str:
     """From the first line that is the command's own."""
-    text = golden("cli", f"{case}.stdout.txt").read_text()
+    text = golden("cli", f"{case}.stdout.txt").read_bytes().decode()
     return text[text.index("\n num_of_clusters") :]
 
 

@@ -19,10 +19,10 @@ from darknetpy.files import atomic_write
 from darknetpy.images.draw import class_color, save_image
 
 MAX_ITERATIONS = 1000
-SLAB = 500_000
-"""Boxes compared with all centres at once."""
-BUDGET = 20_000_000
-"""Comparisons of a pass over small data sets: so much is spent on further random starts, of which the best is kept."""
+SLAB = 8192
+"""Boxes compared with all centres at once: as many as stay in a processor's cache."""
+BUDGET = 5_000_000
+"""Comparisons in one pass: while more random starts stay under it, more are tried and the best is kept."""
 STARTS = 10
 SMALL_NET = 32
 """Up to this width anchors are printed with decimals: they count in cells, as yolo v2 wants them."""
@@ -145,13 +145,17 @@ def kmeans(sizes: np.ndarray, centres: np.ndarray) -> Clusters:
 def nearest(sizes: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Each box's centre of highest IoU (N,), the first of equals, and that IoU (N,)."""
     which, overlap = np.empty(len(sizes), np.int64), np.empty(len(sizes))
+    columns, areas = np.ascontiguousarray(sizes.T), sizes.prod(1)
+    (w, h), area = centres.T[:, :, None], centres.prod(1)[:, None]
     for low in range(0, len(sizes), SLAB):
         part = slice(low, low + SLAB)
-        inter = np.minimum(sizes[part, None], centres[None]).prod(-1)
-        union = sizes[part].prod(-1)[:, None] + centres.prod(-1)[None] - inter
+        inter = np.minimum(columns[0, part], w)
+        inter *= np.minimum(columns[1, part], h)
+        union = areas[part] + area
+        union -= inter
         iou = np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
-        which[part] = iou.argmax(1)
-        overlap[part] = iou.max(1)
+        which[part] = iou.argmax(0)
+        overlap[part] = iou.max(0)
     return which, overlap
 
 
