@@ -58,6 +58,11 @@ class DetectionData:
     def paths(self) -> list[str]:
         return self.pictures.paths
 
+    @property
+    def widest(self) -> type:
+        """The wider of the types that pictures of a batch can have."""
+        return np.float32 if self.options.mode == MIXUP else np.uint8
+
     def shape(self, request: Request) -> tuple[tuple[int, int, int, int], type]:
         """Shape (B, C, H, W) and type of a batch's pictures."""
         kind = np.float32 if self.sampler.mode(request) == MIXUP else np.uint8

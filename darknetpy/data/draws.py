@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from darknetpy.config import NetOptions
 from darknetpy.errors import warn
-from darknetpy.layers import Layer
+
+if TYPE_CHECKING:
+    from darknetpy.config import NetOptions
+    from darknetpy.layers import Layer
 
 NONE, MIXUP, CUTMIX, MOSAIC, BOTH = range(5)
 

@@ -1,43 +1,46 @@
 """Mini-batches in order, made ahead of time by worker processes.
 
-A batch is a pure function of its request, so workers may finish in any order and a run gives the same batches with any
-number of them.
+A batch is a pure function of its request and can be made row by row, so any number of workers gives the same batches,
+and a batch that got lost with its worker is simply made again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
-import os
+import sys
+import threading
+import warnings
 from collections import deque
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import cv2
+import numpy as np
 
-from darknetpy.data.detection import Batch, DetectionData, Request
-from darknetpy.errors import DataError
+from darknetpy.data import notes, worker
+from darknetpy.data.buffers import Buffers
+from darknetpy.data.detection import Batch, DetectionData, Request, stack_truth
+from darknetpy.errors import warn
 
-_DATA: DetectionData | None = None
-
-
-def _start(data: DetectionData) -> None:
-    global _DATA
-    cv2.setNumThreads(0)
-    with contextlib.suppress(ImportError):
-        import signal
-
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the trainer decides when to stop
-    _DATA = data
-
-
-def _make(request: Request) -> Batch:
-    assert _DATA is not None
-    return _DATA.batch(request)
+AHEAD = 2
+"""Turns made in advance."""
+TASKS = 3
+"""A turn is divided into at least so many tasks for each worker, so that all end at about the same time."""
+MOST_SHARED = 2 << 30
+"""Bytes of buffers at most; what finds no room in them is sent through pipes."""
 
 
 @dataclass
+class _Job:
+    """A batch in the making: its tasks' futures and the buffer that they fill."""
+
+    request: Request
+    futures: list[Future]
+    buffer: int | None
+    running: int = 0
+    dropped: bool = False
+
+
 class Loader:
     """Prefetches the mini-batches of the next turns.
 
@@ -45,52 +48,150 @@ class Loader:
         data: the data set; workers: processes (0: in this one); ahead: turns made in advance.
     """
 
-    data: DetectionData
-    workers: int = 0
-    ahead: int = 2
-    _pool: ProcessPoolExecutor | None = None
-    _queue: deque = field(default_factory=deque)
+    def __init__(self, data: DetectionData, workers: int = 0, ahead: int = AHEAD):
+        self.data, self.workers, self.ahead = data, max(0, workers), ahead
+        self._pool: ProcessPoolExecutor | None = None
+        self._buffers: Buffers | None = None
+        self._turns: deque[list[_Job]] = deque()
+        self._room = data.pictures.room
+        self._lock = threading.RLock()
 
-    def __post_init__(self):
-        if self.workers > 0:
-            context = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
-            self._pool = ProcessPoolExecutor(self.workers, context, _start, (self.data,))
+    def turn(self, requests: list[Request], following: list[list[Request]] = ()) -> list[Batch]:
+        """Batches of this turn; `following` are the requests of the next turns, which are started meanwhile.
 
-    def turn(self, requests: list[Request], following: list[list[Request]]) -> list[Batch]:
-        """Batches of this turn; `following` are the requests of the next turns, which are started meanwhile."""
-        if self._pool is None:
+        What was prepared for other requests than these (sizes have changed) is thrown away.
+        Raises DataError if hardly any picture can be read.
+        """
+        while self.workers:
+            try:
+                return self._prefetched(requests, list(following)[: self.ahead])
+            except BrokenProcessPool:
+                self._recover()
+        return [self.data.batch(request) for request in requests]
+
+    def _prefetched(self, requests: list[Request], following: list[list[Request]]) -> list[Batch]:
+        if self._pool is None and not self._start(requests, len(following) + 1):
             return [self.data.batch(request) for request in requests]
-        if not self._queue or self._queue[0][0] != requests:
-            self.discard()
-            self._submit(requests)
-        for later in following[: self.ahead]:
-            if all(queued != later for queued, _ in self._queue):
-                self._submit(later)
-        _, futures = self._queue.popleft()
+        wanted = [requests, *following]
+        while self._turns and [job.request for job in self._turns[0]] != requests:
+            self._drop(self._turns.popleft())
+        for position, later in enumerate(wanted):
+            if position < len(self._turns) and [job.request for job in self._turns[position]] != later:
+                while len(self._turns) > position:
+                    self._drop(self._turns.pop())
+            if position == len(self._turns):
+                self._turns.append(self._submit(later))
+        jobs = self._turns.popleft()
         try:
-            return [future.result() for future in futures]
-        except BrokenProcessPool as error:
-            raise DataError(
-                "a loader process died, probably for want of memory", remedy="use -workers 1 or -workers 0"
-            ) from error
+            return [self._result(job) for job in jobs]
+        except BaseException:
+            self._drop(jobs)
+            raise
 
-    def _submit(self, requests: list[Request]) -> None:
-        futures: list[Future] = [self._pool.submit(_make, request) for request in requests]
-        self._queue.append((requests, futures))
+    # --- tasks -------------------------------------------------------------------------------------------------------
+
+    def _submit(self, requests: list[Request]) -> list[_Job]:
+        parts = -(-self.workers * TASKS // max(1, len(requests)))
+        jobs = []
+        for request in requests:
+            shape, kind = self.data.shape(request)
+            size = int(np.prod(shape)) * np.dtype(kind).itemsize
+            job = _Job(request, [], self._buffers.take(size) if self._buffers else None)
+            rows = -(-request.count // min(parts, request.count))
+            for first in range(0, request.count, rows):
+                count = min(rows, request.count - first)
+                job.futures.append(self._pool.submit(worker.make, request, first, count, job.buffer))
+            job.running = len(job.futures)
+            for future in job.futures:
+                future.add_done_callback(lambda _, job=job: self._task_done(job))
+            jobs.append(job)
+        return jobs
+
+    def _result(self, job: _Job) -> Batch:
+        parts = [future.result() for future in job.futures]
+        for part in parts:
+            notes.tell(part.told)
+        error = next((part.error for part in parts if part.error), None)
+        if error:
+            raise error
+        if job.buffer is None:
+            images = np.concatenate([part.images for part in parts])
+        else:
+            images = self._buffers.array(job.buffer, *self.data.shape(job.request)).copy()
+            self._buffers.give_back(job.buffer)
+            job.buffer = None
+        truth = [row for part in parts for row in part.rows.truth]
+        return Batch(images, stack_truth(truth), job.request, [path for part in parts for path in part.rows.paths])
+
+    def _drop(self, jobs: list[_Job]) -> None:
+        """Forget batches; a buffer is free again when nobody writes into it any more."""
+        for job in jobs:
+            job.dropped = True
+            for future in job.futures:
+                future.cancel()
+            self._free(job)
+
+    def _task_done(self, job: _Job) -> None:
+        with self._lock:
+            job.running -= 1
+        self._free(job)
+
+    def _free(self, job: _Job) -> None:
+        with self._lock:
+            if job.dropped and not job.running and job.buffer is not None and self._buffers:
+                self._buffers.give_back(job.buffer)
+                job.buffer = None
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def _start(self, requests: list[Request], turns: int) -> bool:
+        """Start the processes; where the system doesn't allow them, say so and go on without."""
+        context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
+        try:
+            self._buffers = self._shared(requests, turns) if context.get_start_method() == "fork" else None
+            self._pool = ProcessPoolExecutor(self.workers, context, worker.start, (self._for_worker(), self._buffers))
+            with warnings.catch_warnings():
+                # The children use numpy and OpenCV in one thread and never touch torch: what threads the parent has
+                # is of no concern to them.
+                warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+                self._pool.submit(int)
+        except (OSError, ImportError, NotImplementedError, RuntimeError) as error:
+            warn(f"loader processes cannot be started ({error}): pictures are loaded in between")
+            self.close()
+            self.workers = 0
+        return self._pool is not None
+
+    def _shared(self, requests: list[Request], turns: int) -> Buffers | None:
+        """Buffers for all batches that are in the making at once; the first turn's size is the largest one."""
+        size = max(int(np.prod(self.data.shape(request)[0])) for request in requests)
+        size *= np.dtype(self.data.widest).itemsize
+        count = min(len(requests) * (turns + 1), MOST_SHARED // max(1, size))
+        return Buffers(count, size) if count and size else None
+
+    def _for_worker(self) -> DetectionData:
+        """The data set, with a share of the room for decoded pictures."""
+        self.data.pictures.room = self._room // self.workers
+        return self.data
+
+    def _recover(self) -> None:
+        """A process died, mostly killed for want of memory: go on with half as many."""
+        self.close()
+        self.workers //= 2
+        rest = f"going on with {self.workers}" if self.workers else "pictures are loaded in between"
+        warn(f"a loader process died, probably for want of memory: {rest}")
 
     def discard(self) -> None:
         """Forget what was prepared, because sizes change."""
-        for _, futures in self._queue:
-            for future in futures:
-                future.cancel()
-        self._queue.clear()
+        while self._turns:
+            self._drop(self._turns.pop())
 
     def close(self) -> None:
-        """End the workers."""
+        """End the processes."""
         self.discard()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._buffers = None
 
     def __enter__(self) -> Loader:
         return self

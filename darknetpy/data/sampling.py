@@ -7,7 +7,7 @@ makes of a batch).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import chain
@@ -100,8 +100,7 @@ class Sampler:
         for _ in range(which + 1):
             speed = int(rng.integers(ends[0], ends[1] + 1))
             starts = rng.integers(self.pictures, size=timelines)
-        step, timeline = divmod(request.in_sequence(row), timelines)
-        return int(starts[timeline] + speed * step) % self.pictures
+        return sequence_index(starts, speed, request.in_sequence(row), self.pictures)
 
     def draws(self, request: Request, row: int, mode: int, boxes: list[int]) -> list[Draws]:
         """Draws of a row's pictures, which have so many boxes."""
@@ -121,3 +120,9 @@ class Sampler:
     def _draws(self, stream: Stream, request: Request, number: int, mode: int, boxes: list[int]) -> list[Draws]:
         rng = self._rng(stream, request, number)
         return [draw(rng, self.options, mode == MOSAIC, count) for count in boxes]
+
+
+def sequence_index(starts: Sequence[int], speed: int, number: int, pictures: int) -> int:
+    """Picture of a row of a sequence: rows go through the timelines first, then through time, and round the list."""
+    step, timeline = divmod(number, len(starts))
+    return int(starts[timeline] + speed * step) % pictures
