@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -13,9 +15,11 @@ from darknetpy.data.labels import Labels, labels_of, read_labels
 from darknetpy.data.notes import BAD_IMAGES, append_line, say
 from darknetpy.errors import DataError, ImageError
 from darknetpy.images import load_image
+from darknetpy.runtime import cpu_count
 
 BLACK = 10
 """Side of the black picture that stands in for an unreadable one."""
+MOST_THREADS = 8
 
 
 @dataclass
@@ -36,7 +40,7 @@ class EvaluationImages:
     Args:
         paths: image files; prepare: (C, H, W) to the network's input.
         difficult: parallel list of images whose label files hold the difficult truths.
-        labels: read label files at all.
+        labels: read label files at all. threads: that read ahead (0: none, None: as many as there are processors).
     """
 
     def __init__(
@@ -47,12 +51,13 @@ class EvaluationImages:
         difficult: Sequence[str] | None = None,
         labels: bool = True,
         strict: bool = False,
-        threads: int = 2,
+        threads: int | None = None,
     ):
         if difficult is not None and len(difficult) < len(paths):
             raise DataError(f"difficult= lists {len(difficult)} images, valid= {len(paths)}")
         self.paths, self.prepare, self.channels = list(paths), prepare, channels
-        self.difficult, self.with_labels, self.strict, self.threads = difficult, labels, strict, threads
+        self.difficult, self.with_labels, self.strict = difficult, labels, strict
+        self.threads = min(MOST_THREADS, cpu_count()) if threads is None else threads
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -76,7 +81,7 @@ class EvaluationImages:
             return None
         try:
             return read_labels(label_path(self.difficult[index], self.strict), self.strict)
-        except FileNotFoundError:
+        except (OSError, DataError):
             return None
 
     def batches(self, size: int) -> Iterator[list[Sample]]:
@@ -85,13 +90,13 @@ class EvaluationImages:
             for low in range(0, len(self), size):
                 yield [self.sample(i) for i in range(low, min(low + size, len(self)))]
             return
-        with ThreadPoolExecutor(self.threads) as pool:
-            waiting = [pool.submit(self.sample, i) for i in range(min(2 * size, len(self)))]
-            for low in range(0, len(self), size):
-                count = min(size, len(self) - low)
-                ready = [future.result() for future in waiting[:count]]
-                first = low + len(waiting)
-                del waiting[:count]
-                more = range(first, min(first + count, len(self)))
-                waiting += [pool.submit(self.sample, i) for i in more]
+        pool = ThreadPoolExecutor(self.threads)
+        try:
+            order = iter(range(len(self)))
+            waiting = deque(pool.submit(self.sample, i) for i in islice(order, 2 * size))
+            while waiting:
+                ready = [waiting.popleft().result() for _ in range(min(size, len(waiting)))]
+                waiting.extend(pool.submit(self.sample, i) for i in islice(order, len(ready)))
                 yield ready
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
