@@ -141,6 +141,12 @@ def test_list_entries_are_found_in_cwd_beside_the_list_and_beside_the_data_file(
     ]
 
 
+def test_list_written_for_the_root_of_its_project_is_understood_elsewhere(folder):
+    image = write(folder / "project" / "data" / "set" / "a.jpg", "")
+    path = write(folder / "project" / "data" / "lists" / "l.txt", "data/set/a.jpg\n")
+    assert read_list(path) == [image]
+
+
 def test_names_of_which_blank_last_lines_are_none(folder):
     assert read_names(write(folder / "n", "cat\r\n\ndog\t\n\n\n")) == ["cat", "", "dog"]
 

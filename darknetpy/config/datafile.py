@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from darknetpy.assets import locate
 from darknetpy.config.numbers import atoi
@@ -129,7 +130,8 @@ def read_names(path: str | os.PathLike) -> list[str]:
 def read_list(path: str | os.PathLike, folder: str = "") -> list[str]:
     """Image paths, one a line; CRs go, blank lines are skipped.
 
-    A relative path that the working directory lacks is looked for beside the list and in `folder`.
+    A relative path that the working directory lacks is looked for beside the list, in `folder`, and in the folders
+    above the list: lists are often written for the folder that a project's programs are started in.
     Raises MissingFileError, or DataError for a list without a path.
     """
     name = locate(path)
@@ -137,7 +139,8 @@ def read_list(path: str | os.PathLike, folder: str = "") -> list[str]:
     entries = [entry.strip() for entry in entries if entry.strip()]
     if not entries:
         raise DataError("lists no image", file=name)
-    bases = _bases(entries, [os.path.dirname(name), folder])
+    beside = Path(os.path.dirname(name))
+    bases = _bases(entries, [str(beside), folder, *map(str, beside.absolute().parents)])
     return [os.path.join(bases[os.path.dirname(entry)], entry) for entry in entries]
 
 
@@ -151,7 +154,7 @@ def _bases(entries: list[str], folders: list[str]) -> dict[str, str]:
         sample = samples.setdefault(os.path.dirname(entry), [])
         if len(sample) < _SAMPLE:
             sample.append(entry)
-    candidates = ["", *dict.fromkeys(folder for folder in folders if folder)]
+    candidates = ["", *dict.fromkeys(folder for folder in folders if folder not in ("", "."))]
     return {part: _base(sample, candidates) for part, sample in samples.items()}
 
 
