@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import cv2
 import numpy as np
 
 from darknetpy.data.combine import Slot, combine
@@ -82,8 +83,7 @@ class DetectionData:
             path, slots = self._slots(request, row, mode)
             cut = self.sampler.cut(request, row) if mode == MOSAIC else (0, 0)
             image, truth = combine(slots, mode, request.width, request.height, cut, self.options)
-            for plane, channel in enumerate(target):
-                channel[:] = image[:, :, plane]
+            _to_planes(image, target)
             result.truth.append(truth)
             result.paths.append(path)
         return result
@@ -94,6 +94,13 @@ class DetectionData:
         found = [self.pictures.first_readable(choice) for choice in choices]
         draws = self.sampler.draws(request, row, mode, [len(labels) for _, _, labels in found])
         return found[0][0], [Slot(image, labels, d) for (_, image, labels), d in zip(found, draws, strict=True)]
+
+
+def _to_planes(image: np.ndarray, target: np.ndarray) -> None:
+    """Copy (H, W, C) to (C, H, W). OpenCV writes into the planes that it is given, several times faster than numpy."""
+    for plane, place in zip(cv2.split(image, list(target)), target, strict=True):
+        if not np.may_share_memory(plane, place):
+            place[:] = plane
 
 
 def stack_truth(rows: Sequence[np.ndarray]) -> np.ndarray:

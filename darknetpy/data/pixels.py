@@ -83,8 +83,9 @@ def _colour(image: np.ndarray, d: Draws) -> np.ndarray:
     hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
     shift = int(np.rint(F(179) * F(d.dhue)))
     hue = np.clip(np.arange(256) + shift, 0, 255).astype(np.uint8)
-    table = np.stack([hue, _factor_table(d.dsat), _factor_table(d.dexp)], -1)[None]
-    return cv2.cvtColor(cv2.LUT(hsv, table), cv2.COLOR_HSV2RGB)
+    tables = (hue, _factor_table(d.dsat), _factor_table(d.dexp))
+    planes = [cv2.LUT(plane, table) for plane, table in zip(cv2.split(hsv), tables, strict=True)]
+    return cv2.cvtColor(cv2.merge(planes), cv2.COLOR_HSV2RGB)
 
 
 def _blurred(image: np.ndarray, blur: int, rows: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ def decode_image(data: bytes, channels: int = 3, name: str = "image", opencv_gre
         raise ImageError(f"Cannot load image {name}: it is no picture that OpenCV knows")
     if channels < 3:
         return image[:, :, None] if image.ndim == 2 else _grey(image)
-    return np.ascontiguousarray(image[:, :, ::-1])
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def _grey(image: np.ndarray) -> np.ndarray:
