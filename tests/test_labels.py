@@ -9,7 +9,10 @@ import pytest
 
 from darknetpy.data import labels as labels_module
 from darknetpy.data import notes
+from darknetpy.data.draws import Draws
+from darknetpy.data.geometry import Crop
 from darknetpy.data.labels import labels_of, read_labels
+from darknetpy.data.truth import fill_truth
 from darknetpy.errors import DataError
 
 
@@ -99,3 +102,20 @@ def test_a_list_that_cannot_be_written_is_said_and_survived(caplog):
     notes.append_line("bad.list", "a")
     notes.append_line("bad.list", "b")
     assert len(caplog.records) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("strict", [False, True])
+def test_absurd_numbers_never_become_truth_that_is_no_number(strict):
+    numbers = ["0", "-0", "0.5", "1", "-1", "3e38", "-3e38", "1e-45", "1e39", "-1e60"]
+    lines = [f"0 {x} {y} {w} {h}" for x in numbers for y in numbers[2:4] for w in numbers for h in numbers]
+    found = read("\n".join(lines).encode(), strict)
+    assert len(found) == (len(lines) if strict else len(numbers[:-2]) ** 3 * 2)
+    crop = Crop(40, 30, -7, 5, 3, -200)
+    for flip in (False, True):
+        rows, smallest = fill_truth(found, crop, Draws(flip=flip), 32, 32, 1, 1 << 20)
+        assert np.isfinite(rows).all()
+        assert len(rows) > 0
+        assert (rows[:, :2] > 0).all()
+        assert (rows[:, :4] <= 1).all()
+        assert smallest >= 1

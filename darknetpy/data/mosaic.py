@@ -77,33 +77,35 @@ class Tile:
         rows = rows[: max(0, room)]
         if not len(rows):
             return rows.reshape(0, 6)
-        w, h = F(self.w), F(self.h)
-        x, y, bw, bh = rows[:, :4].T.astype(F)
-        x, y = x + F(self.left - self.x) / w, y + F(self.top - self.y) / h
-        clip = _rebuilt if bound else _clipped
-        x, bw, fits_x = clip(x, bw, self.w, *((self.left, self.right) if bound else (0, self.w)))
-        y, bh, fits_y = clip(y, bh, self.h, *((self.top, self.bottom) if bound else (0, self.h)))
-        keep = fits_x & fits_y & (x > 0) & (x < 1) & (y > 0) & (y < 1)
-        keep &= (bw > F(1) / w) & (bw < 1) & (bh > F(1) / h) & (bh < 1)
-        return np.stack([x, y, bw, bh, rows[:, 4], np.zeros_like(x)], 1)[keep].astype(F)
+        length = np.array([self.w, self.h])
+        canvas = length.astype(F)
+        centre = rows[:, :2].astype(F) + np.array([self.left - self.x, self.top - self.y], F) / canvas
+        if bound:
+            centre, size, fits = _rebuilt(
+                centre, rows[:, 2:4], canvas, (self.left, self.top), (self.right, self.bottom)
+            )
+        else:
+            centre, size, fits = _clipped(centre, rows[:, 2:4], canvas, (0, 0), length)
+        keep = (fits & (centre > 0) & (centre < 1) & (size > F(1) / canvas) & (size < 1)).all(1)
+        return np.concatenate([centre, size, rows[:, 4:5], np.zeros((len(rows), 1), F)], 1)[keep].astype(F)
 
 
-def _clipped(centre: np.ndarray, size: np.ndarray, length: int, low: int, high: int):
-    """Centre and size on one axis less the whole pixels that stick out of low..high; whether anything is left."""
-    begin = ((centre - size / F(2)) * F(length)).astype(np.int64)
-    end = ((centre + size / F(2)) * F(length)).astype(np.int64)
-    before = np.maximum(low - begin, 0).astype(F) / F(length)
-    after = np.maximum(end - high, 0).astype(F) / F(length)
+def _clipped(centre: np.ndarray, size: np.ndarray, canvas: np.ndarray, low, high):
+    """Centre and size (N, 2) less the whole pixels that stick out of low..high; whether anything is left."""
+    begin = ((centre - size / F(2)) * canvas).astype(np.int64)
+    end = ((centre + size / F(2)) * canvas).astype(np.int64)
+    before = np.maximum(low - begin, 0).astype(F) / canvas
+    after = np.maximum(end - high, 0).astype(F) / canvas
     centre = centre + before / F(2) - after / F(2)
     return centre, size - before - after, np.maximum(begin, low) <= np.minimum(end, high)
 
 
-def _rebuilt(centre: np.ndarray, size: np.ndarray, length: int, low: int, high: int):
+def _rebuilt(centre: np.ndarray, size: np.ndarray, canvas: np.ndarray, low, high):
     """As `_clipped`, from whole-pixel corners throughout: what clipping to the tile does to every box."""
-    begin = np.maximum(((centre - size / F(2)) * F(length)).astype(np.int64), low)
-    end = np.minimum(((centre + size / F(2)) * F(length)).astype(np.int64), high)
-    middle = (begin + end).astype(F) / F(2) / F(length)
-    return middle, (end - begin).astype(F) / F(length), begin <= end
+    begin = np.maximum(((centre - size / F(2)) * canvas).astype(np.int64), low)
+    end = np.minimum(((centre + size / F(2)) * canvas).astype(np.int64), high)
+    middle = (begin + end).astype(F) / F(2) / canvas
+    return middle, (end - begin).astype(F) / canvas, begin <= end
 
 
 def mix(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ from darknetpy.data.labels import Labels
 from darknetpy.data.notes import BAD_LABELS, append_line, say
 
 SENTINEL = 999999.0
+FAR = np.float32(1e9)
+"""Corners beyond this many pictures are as good as there; it keeps the arithmetic finite."""
 TRUTH_SIZE = 6
 F = np.float32
 
@@ -33,30 +35,28 @@ def fill_truth(labels: Labels, crop: Crop, d: Draws, w: int, h: int, classes: in
 
 
 def _shuffled(count: int, partners: np.ndarray | None) -> np.ndarray:
-    order = np.arange(count)
-    if partners is not None:
-        for i, j in enumerate(partners):
-            order[i], order[j] = order[j], order[i]
-    return order
+    order = list(range(count))
+    for i, j in enumerate([] if partners is None else partners.tolist()):
+        order[i], order[j] = order[j], order[i]
+    return np.array(order, np.int64)
 
 
 def correct_boxes(boxes: np.ndarray, crop: Crop, flip: bool) -> np.ndarray:
     """Boxes (N, 4) in the taken rectangle, clipped to it; impossible ones become the sentinel."""
     if not len(boxes):
         return boxes
-    x, y, w, h = boxes.astype(F).T
-    half = F(0.5)
-    out = (x + w * half < 0) | (y + h * half < 0) | (x - w * half > 1) | (y - h * half > 1)
-    out |= (x == 0) & (y == 0)
-    (sx, sy), (dx, dy) = crop.inverse_scale, crop.shift
-    left, right = (x - w * half) * sx - dx, (x + w * half) * sx - dx
-    top, bottom = (y - h * half) * sy - dy, (y + h * half) * sy - dy
+    centre, half = boxes[:, :2].astype(F), boxes[:, 2:].astype(F) * F(0.5)
+    with np.errstate(over="ignore", invalid="ignore"):  # numbers that no label file should have
+        low, high = centre - half, centre + half
+        out = ~((high >= 0) & (low <= 1)).all(1) | (centre == 0).all(1)
+    scale, shift = np.array(crop.inverse_scale, F), np.array(crop.shift, F)
+    low, high = (side * scale - shift for side in (np.maximum(low, -FAR), np.minimum(high, FAR)))
     if flip:
-        left, right = F(1) - right, F(1) - left
-    left, right, top, bottom = (np.clip(v, F(0), F(1)) for v in (left, right, top, bottom))
-    result = np.stack([(left + right) * half, (top + bottom) * half, right - left, bottom - top], 1)
+        low[:, 0], high[:, 0] = F(1) - high[:, 0], F(1) - low[:, 0]
+    low, high = (np.minimum(np.maximum(side, F(0)), F(1)) for side in (low, high))
+    result = np.concatenate([(low + high) * F(0.5), high - low], 1)
     result[out] = SENTINEL
-    return result.astype(F)
+    return result
 
 
 def _checked(boxes: np.ndarray, ids: np.ndarray, w: int, h: int, classes: int, path: str) -> np.ndarray:
@@ -66,8 +66,8 @@ def _checked(boxes: np.ndarray, ids: np.ndarray, w: int, h: int, classes: int, p
     tiny = (bw < F(1) / F(w)) | (bh < F(1) / F(h))
     nowhere = (x == SENTINEL) | (y == SENTINEL)
     outside = (x <= 0) | (x > 1) | (y <= 0) | (y > 1)
-    for i in np.flatnonzero(wrong_class):
-        _tell(path, f"class_id = {ids[i]}. But class_id should be [from 0 to {classes - 1}]")
+    for label in dict.fromkeys(ids[wrong_class].tolist()):
+        _tell(path, f"class_id = {label}. But class_id should be [from 0 to {classes - 1}]")
     if (~wrong_class & ~tiny & nowhere).any():
         _tell(path, "x = 0, y = 0, < 0 or > 1", "x = 0 or y = 0")
     for i in np.flatnonzero(~wrong_class & ~tiny & ~nowhere & outside):
