@@ -1,28 +1,62 @@
 """Average precision as Darknet computes it (Darknet: `validate_detector_map`).
 
-Every class of a box with a probability is a detection of its own. A detection belongs to the truth of its class that
-it overlaps most, taken or not; ranked by confidence, the first one of a truth is right and the others are wrong.
+A detection belongs to the truth of its class that it overlaps most, taken or not. Ranked by confidence, the first one
+of a truth is right and all others are wrong.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-COCO_POINTS = 101
-COCO_THRESHOLDS = tuple(round(0.5 + 0.05 * i, 2) for i in range(10))
+from darknetpy.errors import UsageError
+from darknetpy.evaluation.coco import CocoResult, coco_summary
+from darknetpy.evaluation.confusion import confusion_matrix
+from darknetpy.evaluation.matches import Matches, Table, first_of_each
 
 
 @dataclass
 class ClassResult:
-    """One class: average precision in 0..1; true and false positives at the confidence threshold; truths."""
+    """One class: average precision in 0..1; true and false positives at the confidence threshold; truths.
+
+    `average_iou` counts false positives as overlap 0; `detections` are all that were ranked.
+    """
 
     name: str
     ap: float
     tp: int
     fp: int
     truths: int
+    average_iou: float = 0.0
+    detections: int = 0
+
+    @property
+    def fn(self) -> int:
+        return self.truths - self.tp
+
+    @property
+    def precision(self) -> float:
+        return ratio(self.tp, self.tp + self.fp)
+
+    @property
+    def recall(self) -> float:
+        return ratio(self.tp, self.truths)
+
+    @property
+    def f1(self) -> float:
+        return ratio(2 * self.precision * self.recall, self.precision + self.recall)
+
+
+@dataclass
+class Curve:
+    """Recall, precision and confidence of one class after each ranked detection; all (N,)."""
+
+    recall: np.ndarray
+    precision: np.ndarray
+    confidence: np.ndarray
 
 
 @dataclass
@@ -35,7 +69,7 @@ class EvaluationResult:
         precision, recall, f1, tp, fp, fn, average_iou: at `conf_thresh`; false positives count as overlap 0.
         detections_count, unique_truth_count: detections ranked, truths known.
         iou_thresh, conf_thresh, points: how it was computed (points 0: area under the curve).
-        seconds: time of the evaluation.
+        seconds: time of the evaluation; images: pictures; invalid: truths of unknown classes, left out.
     """
 
     map: float
@@ -53,166 +87,171 @@ class EvaluationResult:
     conf_thresh: float
     points: int
     seconds: float = 0.0
-    matches: Matches | None = field(default=None, repr=False)
-
-    def coco(self) -> dict[str, float]:
-        """Mean AP over 101 points at overlaps .5 to .95, and at .5 and .75, by the same matching."""
-        if self.matches is None:
-            return {}
-        names = [c.name for c in self.classes]
-        maps = {t: score(self.matches, names, t, self.conf_thresh, COCO_POINTS).map for t in COCO_THRESHOLDS}
-        return {"AP@[.5:.95]": float(np.mean(list(maps.values()))), "AP@.5": maps[0.5], "AP@.75": maps[0.75]}
-
-
-def iou_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(N, M) IoU of boxes in centre form, in float64; 0 where there is no overlap."""
-    low = np.maximum(a[:, None, :2] - a[:, None, 2:] / 2, b[None, :, :2] - b[None, :, 2:] / 2)
-    high = np.minimum(a[:, None, :2] + a[:, None, 2:] / 2, b[None, :, :2] + b[None, :, 2:] / 2)
-    inter = np.clip(high - low, 0, None).prod(-1)
-    union = (a[:, 2] * a[:, 3])[:, None] + (b[:, 2] * b[:, 3])[None] - inter
-    return np.divide(inter, union, out=np.zeros_like(inter), where=union != 0)
-
-
-class Matches:
-    """Detections of all pictures so far, each with its best truth; thresholds are applied when scores are asked for.
-
-    Arrays over detections in storage order: class, probability, best overlap, index of that truth, best overlap with a
-    difficult truth.
-    """
-
-    def __init__(self, classes: int):
-        self.classes = classes
-        self.truths = np.zeros(classes, np.int64)
-        self.invalid = 0
-        self._parts: list[tuple[np.ndarray, ...]] = []
-        self._count = 0
+    images: int = 0
+    invalid: int = 0
+    matches: Matches | None = field(default=None, repr=False, compare=False)
 
     @property
-    def truth_count(self) -> int:
-        return int(self.truths.sum())
+    def names(self) -> list[str]:
+        return [c.name for c in self.classes]
 
-    def add(
-        self,
-        boxes: np.ndarray,
-        probs: np.ndarray,
-        truth_boxes: np.ndarray,
-        truth_classes: np.ndarray,
-        difficult_boxes: np.ndarray | None = None,
-        difficult_classes: np.ndarray | None = None,
-    ) -> int:
-        """Add one picture: boxes (N, 4), probs (N, classes); truths (M, 4), (M,). Returns truths of unknown classes."""
-        known = (truth_classes >= 0) & (truth_classes < self.classes)
-        wrong = int((~known).sum())
-        self.invalid += wrong
-        truth_boxes, truth_classes = truth_boxes[known].astype(np.float64), truth_classes[known]
-        row, class_id = np.nonzero(probs > 0)
-        boxes = boxes.astype(np.float64)
-        overlap, which = _best(boxes, row, class_id, truth_boxes, truth_classes)
-        hard = np.zeros_like(overlap)
-        if difficult_boxes is not None and len(difficult_boxes):
-            hard, _ = _best(boxes, row, class_id, difficult_boxes.astype(np.float64), difficult_classes)
-        self._parts.append((class_id, probs[row, class_id].astype(np.float64), overlap, which + self._count, hard))
-        self.truths += np.bincount(truth_classes, minlength=self.classes)
-        self._count += len(truth_classes)
-        return wrong
+    def at(
+        self, iou_thresh: float | None = None, conf_thresh: float | None = None, points: int | None = None
+    ) -> EvaluationResult:
+        """The same detections measured with other thresholds."""
+        result = score(
+            self._matches,
+            self.names,
+            self.iou_thresh if iou_thresh is None else iou_thresh,
+            self.conf_thresh if conf_thresh is None else conf_thresh,
+            self.points if points is None else points,
+        )
+        result.seconds = self.seconds
+        return result
 
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """class, probability, overlap, truth, difficult overlap of all detections."""
-        if not self._parts:
-            return tuple(np.zeros(0, kind) for kind in (np.int64, float, float, np.int64, float))
-        if len(self._parts) > 1:
-            self._parts = [tuple(np.concatenate(column) for column in zip(*self._parts, strict=True))]
-        return self._parts[0]
+    def coco(self) -> CocoResult:
+        """COCO's own numbers: AP over overlaps .5 to .95 and average recall, with COCO's matching."""
+        return coco_summary(self._matches)
 
+    @cached_property
+    def curves(self) -> list[Curve]:
+        """Precision and recall of each class at `iou_thresh`."""
+        return _curves(self._matches, _Ranking(self._matches, self.iou_thresh))
 
-def _best(boxes, row, class_id, truth_boxes, truth_classes) -> tuple[np.ndarray, np.ndarray]:
-    """Best overlap of each detection with a truth of its class, and that truth's number."""
-    if not len(truth_boxes) or not len(row):
-        return np.zeros(len(row)), np.zeros(len(row), np.int64)
-    overlap = np.where(class_id[:, None] == truth_classes[None], iou_matrix(boxes, truth_boxes)[row], 0.0)
-    which = overlap.argmax(1)
-    return overlap[np.arange(len(row)), which], which
+    def confusion_matrix(self, conf_thresh: float | None = None, iou_thresh: float | None = None) -> np.ndarray:
+        """(classes + 1, classes + 1) counts: truth down, detection across, the last for background."""
+        return confusion_matrix(
+            self._matches.table(),
+            self._matches.classes,
+            self.conf_thresh if conf_thresh is None else conf_thresh,
+            self.iou_thresh if iou_thresh is None else iou_thresh,
+        )
+
+    @property
+    def _matches(self) -> Matches:
+        if self.matches is None:
+            raise UsageError("this result came without its detections: evaluate again for further numbers")
+        return self.matches
 
 
-def score(matches: Matches, names: list[str], iou_thresh: float, conf_thresh: float, points: int) -> EvaluationResult:
-    """Average precisions and counts of everything matched so far."""
-    class_id, prob, overlap, truth, hard = matches.arrays()
-    found = overlap > iou_thresh
-    truth = np.where(found, truth, -1)
-    counts = _at_threshold(matches, class_id, prob, overlap, truth, conf_thresh)
-    kept = found | ~(hard > iou_thresh)
-    class_id, prob, truth = class_id[kept], prob[kept], truth[kept]
-    order = np.argsort(-prob, kind="stable")
-    class_id, truth = class_id[order], truth[order]
-    right = _first_of_each(truth)
-    aps = [_ap(right[class_id == c], int(matches.truths[c]), points) for c in range(matches.classes)]
-    tp, fp = counts["tp"], counts["fp"]
-    total_tp, total_fp = int(tp.sum()), int(fp.sum())
-    precision, recall = _ratio(total_tp, total_tp + total_fp), _ratio(total_tp, matches.truth_count)
+def score(
+    matches: Matches, names: Sequence[str], iou_thresh: float, conf_thresh: float, points: int
+) -> EvaluationResult:
+    """Average precisions and counts of everything matched so far.
+
+    Args:
+        iou_thresh: a detection must overlap a truth by more; conf_thresh: counts take in what is surer.
+        points: recall levels of AP, at least 2; 0 for the area under the curve.
+
+    Raises UsageError for any other number of points.
+    """
+    if points < 0 or points == 1:
+        raise UsageError("-points must be 0 (area under the curve), 11 or 101", value=points)
+    ranking = _Ranking(matches, iou_thresh)
+    counts = _at_threshold(matches, ranking, conf_thresh)
+    curves = _curves(matches, ranking)
     classes = [
-        ClassResult(names[c] if c < len(names) else f"class_{c}", aps[c], int(tp[c]), int(fp[c]), int(matches.truths[c]))
+        ClassResult(
+            name=names[c] if c < len(names) else f"class_{c}",
+            ap=_ap(curves[c], points),
+            tp=int(counts.tp[c]),
+            fp=int(counts.fp[c]),
+            truths=int(matches.truths[c]),
+            average_iou=ratio(counts.iou[c], counts.tp[c] + counts.fp[c]),
+            detections=len(curves[c].recall),
+        )
         for c in range(matches.classes)
     ]
+    tp, fp = int(counts.tp.sum()), int(counts.fp.sum())
+    precision, recall = ratio(tp, tp + fp), ratio(tp, matches.truth_count)
     return EvaluationResult(
-        map=float(np.mean(aps)) if aps else 0.0,
+        map=ratio(sum(c.ap for c in classes), len(classes)),
         classes=classes,
         precision=precision,
         recall=recall,
-        f1=_ratio(2 * precision * recall, precision + recall),
-        tp=total_tp,
-        fp=total_fp,
-        fn=matches.truth_count - total_tp,
-        average_iou=_ratio(counts["iou"], total_tp + total_fp),
-        detections_count=len(class_id),
+        f1=ratio(2 * precision * recall, precision + recall),
+        tp=tp,
+        fp=fp,
+        fn=matches.truth_count - tp,
+        average_iou=ratio(counts.iou.sum(), tp + fp),
+        detections_count=len(ranking.order),
         unique_truth_count=matches.truth_count,
         iou_thresh=iou_thresh,
         conf_thresh=conf_thresh,
         points=points,
+        images=matches.images,
+        invalid=matches.invalid,
         matches=matches,
     )
 
 
-def _ratio(a: float, b: float) -> float:
+def ratio(a: float, b: float) -> float:
+    """a / b, and 0 for 0 / 0."""
     return float(a / b) if b else 0.0
 
 
-def _first_of_each(truth: np.ndarray) -> np.ndarray:
-    """Mask of the first occurrence of each truth (-1 is none)."""
-    first = np.zeros(len(truth), bool)
-    values, index = np.unique(truth, return_index=True)
-    first[index[values >= 0]] = True
-    return first
+class _Ranking:
+    """Detections at one overlap threshold: their truths, and their order by class and confidence.
+
+    Attributes:
+        truth: (N,) row of the truth that each detection found, -1 for none.
+        order: rows of the detections that count, class by class, most confident first; bounds (classes + 1,) its parts.
+    """
+
+    def __init__(self, matches: Matches, iou_thresh: float):
+        self.table: Table = matches.table()
+        found = self.table.overlap > np.float32(iou_thresh)
+        self.truth = np.where(found, self.table.truth, -1)
+        # One that hits only a difficult truth is neither right nor wrong. Equal confidences keep their storage order.
+        kept = np.flatnonzero(found | ~(self.table.hard > np.float32(iou_thresh)))
+        class_id = self.table.class_id[kept]
+        order = np.lexsort((-self.table.prob[kept], class_id))
+        self.order = kept[order]
+        self.bounds = np.searchsorted(class_id[order], np.arange(matches.classes + 1))
 
 
-def _at_threshold(matches: Matches, class_id, prob, overlap, truth, conf_thresh: float) -> dict:
+def _curves(matches: Matches, ranking: _Ranking) -> list[Curve]:
+    right = first_of_each(ranking.truth[ranking.order])
+    prob = ranking.table.prob[ranking.order]
+    curves = []
+    for truths, low, high in zip(matches.truths.tolist(), ranking.bounds[:-1], ranking.bounds[1:], strict=True):
+        tp = right[low:high].cumsum()
+        curves.append(Curve(tp / max(1, truths), tp / np.arange(1, high - low + 1), prob[low:high]))
+    return curves
+
+
+@dataclass
+class _Counts:
+    """By class: true and false positives, and the sum of the true ones' overlaps."""
+
+    tp: np.ndarray
+    fp: np.ndarray
+    iou: np.ndarray
+
+
+def _at_threshold(matches: Matches, ranking: _Ranking, conf_thresh: float) -> _Counts:
     """True and false positives above the confidence threshold.
 
     Right is the first detection of a truth in storage order, whatever its probability: a weaker duplicate that is
-    stored earlier makes the stronger one wrong.
+    stored earlier makes the stronger one wrong. What hits only a difficult truth counts as wrong here.
     """
-    right = _first_of_each(truth)
-    above = prob > conf_thresh
-    tp = np.bincount(class_id[above & right], minlength=matches.classes)
-    fp = np.bincount(class_id[above & ~right], minlength=matches.classes)
-    return {"tp": tp, "fp": fp, "iou": float(overlap[above & right].sum())}
+    table, classes = ranking.table, matches.classes
+    above = table.prob > np.float32(conf_thresh)
+    right = above & first_of_each(ranking.truth)
+    return _Counts(
+        tp=np.bincount(table.class_id[right], minlength=classes),
+        fp=np.bincount(table.class_id[above & ~right], minlength=classes),
+        iou=np.bincount(table.class_id[right], table.overlap[right], classes),
+    )
 
 
-def _ap(right: np.ndarray, truths: int, points: int) -> float:
-    """Average precision of one class from its ranked detections."""
-    if not len(right) or not truths:
+def _ap(curve: Curve, points: int) -> float:
+    """Average precision of one class."""
+    if not len(curve.recall):
         return 0.0
-    recall, precision = curve(right, truths)
-    if points:
-        step = 1.0 / (points - 1)  # multiplied, not divided: at 11 points the level 0.6 is a hair above 3/5
-        levels = np.arange(points) * step
-        envelope = np.maximum.accumulate(precision[::-1])[::-1]
-        at = np.searchsorted(recall, levels, side="left")
-        return float(np.where(at < len(envelope), envelope[np.minimum(at, len(envelope) - 1)], 0.0).mean())
-    envelope = np.maximum.accumulate(precision[::-1])[::-1]
-    return float((np.diff(recall, prepend=0.0) * envelope).sum())
-
-
-def curve(right: np.ndarray, truths: int) -> tuple[np.ndarray, np.ndarray]:
-    """Recall and precision after each ranked detection."""
-    tp = right.cumsum()
-    return tp / truths, tp / np.arange(1, len(right) + 1)
+    envelope = np.maximum.accumulate(curve.precision[::-1])[::-1]
+    if not points:
+        return float((np.diff(curve.recall, prepend=0.0) * envelope).sum())
+    levels = np.arange(points) * (1.0 / (points - 1))  # a product: at 11 points level 6 is a hair above 3/5
+    at = np.searchsorted(curve.recall, levels, side="left")
+    return float(np.append(envelope, 0.0)[at].sum() / points)

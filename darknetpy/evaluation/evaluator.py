@@ -14,7 +14,8 @@ from tqdm import tqdm
 from darknetpy.config.datafile import DataConfig, read_data, read_list, read_names
 from darknetpy.data.evaluation import EvaluationImages, Sample
 from darknetpy.errors import DataError, warn
-from darknetpy.evaluation.average_precision import EvaluationResult, Matches, score
+from darknetpy.evaluation.average_precision import EvaluationResult, score
+from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
 
 THRESH, NMS = 0.005, 0.45

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from darknetpy.data.evaluation import EvaluationImages, Sample
-from darknetpy.evaluation.average_precision import iou_matrix
 from darknetpy.evaluation.evaluator import for_each
+from darknetpy.evaluation.matches import iou_matrix
 from darknetpy.inference import Detector
 
 THRESH, NMS, IOU = 0.001, 0.4, 0.5
