@@ -10,7 +10,7 @@ import json
 import cv2
 import numpy as np
 import pytest
-from conftest import golden, have_shared
+from conftest import TESTS, golden, have_shared
 
 from darknetpy.data import notes
 from darknetpy.data.combine import Slot, combine
@@ -29,7 +29,8 @@ def load(name: str) -> tuple[list[dict], dict]:
 
 
 def names(name: str) -> list[str]:
-    return [case["name"] for case in load(name)[0]] if have_shared("golden", "augment", name) else ["not here"]
+    here = TESTS.joinpath("golden", "augment", name).exists() or have_shared("golden", "augment", name)
+    return [case["name"] for case in load(name)[0]] if here else ["not here"]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def crop_of_case(case: dict) -> Crop:
 @pytest.mark.parametrize("name", [name for name in names("pixels") if not name.startswith("exception_")])
 def test_pixels_are_darknets_to_the_byte(pixels, name):
     case, expected = pixels[0][name], pixels[1][name]
-    image = read_image(golden("augment") / case["image"], case["channels"], opencv_grey=True)
+    image = read_image(golden("augment", "images").parent / case["image"], case["channels"], opencv_grey=True)
     draws = Draws(
         flip=bool(case["flip"]), dhue=case["dhue"], dsat=case["dsat"], dexp=case["dexp"], blur=case["blur"],
         noise=case["gaussian_noise"], noise_seed=case.get("cv_rng_seed"),
@@ -73,7 +74,7 @@ def test_pixels_are_darknets_to_the_byte(pixels, name):
 @pytest.mark.parametrize("name", [name for name in names("pixels") if name.startswith("exception_")])
 def test_what_makes_opencv_throw_in_darknet_gives_a_picture_of_the_right_size(pixels, name):
     case = pixels[0][name]
-    image = read_image(golden("augment") / case["image"], case["channels"], opencv_grey=True)
+    image = read_image(golden("augment", "images").parent / case["image"], case["channels"], opencv_grey=True)
     rows = np.array(case["truth"], np.float32).reshape(-1, 6)
     draws = Draws(flip=bool(case["flip"]), blur=case["blur"])
     found = augment(image, crop_of_case(case), case["w"], case["h"], draws, rows, smallest=1 << 20)
@@ -163,7 +164,7 @@ def draws_of(s: dict) -> Draws:
 @pytest.mark.parametrize("name", names("end_to_end"))
 def test_batches_of_given_draws_are_darknets(whole, name, monkeypatch):
     case, arrays = whole[0][name], whole[1]
-    monkeypatch.chdir(golden("augment"))  # track ids depend on the very string of the path
+    monkeypatch.chdir(golden("augment", "images").parent)  # track ids depend on the very string of the path
     o, mode = case["options"], case["mode_after_coin"]
     options, (w, h) = options_of(o, mode), (o["w"], o["h"])
     if "cv_rng_seed" in case:
