@@ -10,7 +10,7 @@ import json
 import cv2
 import numpy as np
 import pytest
-from conftest import TESTS, golden, have_shared
+from conftest import SHARED, TESTS, golden
 
 from darknetpy.data import notes
 from darknetpy.data.combine import Slot, combine
@@ -29,7 +29,7 @@ def load(name: str) -> tuple[list[dict], dict]:
 
 
 def names(name: str) -> list[str]:
-    here = TESTS.joinpath("golden", "augment", name).exists() or have_shared("golden", "augment", name)
+    here = any(folder.joinpath("golden", "augment", name).exists() for folder in (TESTS, SHARED))
     return [case["name"] for case in load(name)[0]] if here else ["not here"]
 
 

@@ -6,6 +6,8 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from darknetpy.data import labels as labels_module
 from darknetpy.data import notes
@@ -119,3 +121,19 @@ def test_absurd_numbers_never_become_truth_that_is_no_number(strict):
         assert (rows[:, :2] > 0).all()
         assert (rows[:, :4] <= 1).all()
         assert smallest >= 1
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200) | st.text("0123456789+-.eE \n\tx", max_size=200).map(str.encode), st.booleans())
+@example(b"9" * 5000 + b" 1 1 1 1", True)
+@example(b"9" * 5000 + b" 1 1 1 1", False)
+@example(b"\xff\xfe\xd8", False)
+def test_any_bytes_give_labels_or_a_clear_error(content, strict):
+    try:
+        found = read(content, strict)
+    except DataError as error:
+        assert "a.txt" in str(error)
+        return
+    assert found.boxes.shape == (len(found), 4)
+    assert found.boxes.dtype == found.tracks.dtype == np.float32
+    assert strict or np.isfinite(found.boxes).all()
