@@ -51,7 +51,7 @@ def map_(line: Line, words: list[str]) -> int:
     result = run_evaluation(
         detector, images, line.get("iou_thresh"), line.get("thresh", 0.25), line.get("points"), line.get("batch", 0)
     )
-    print(f"{report(result)}\n\n{HINTS}")
+    print(f"{report(result, bool(line.get('strict')))}\n\n{HINTS}")
     print(f"Total Detection Time: {result.seconds:.0f} Seconds", file=sys.stderr)
     return 0
 

@@ -6,21 +6,46 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from darknetpy.config.datafile import DataConfig, read_data, read_list, read_names
 from darknetpy.data.evaluation import EvaluationImages, Sample
+from darknetpy.detections import Detections
 from darknetpy.errors import DataError, warn
 from darknetpy.evaluation.average_precision import EvaluationResult, score
 from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
+from darknetpy.layers.recurrent import Recurrent
 
-THRESH, NMS = 0.005, 0.45
-"""Detections enter the ranking above this confidence, after suppression at this overlap."""
+THRESH, NMS, HIER = 0.005, 0.45, 0.0
+"""Detections enter the ranking above this confidence, after suppression at this overlap; a class tree is descended to
+its leaves."""
 IOU_THRESH, CONF_THRESH = 0.5, 0.25
+
+
+class Predictor(Protocol):
+    """What measuring needs of a detector. `Detector` is one; so is anything with these."""
+
+    names: Sequence[str]
+
+    @property
+    def classes(self) -> int: ...
+
+    def predict(
+        self,
+        batch: Tensor,
+        sizes: Sequence[tuple[int, int]],
+        thresh: float,
+        nms: float,
+        hier: float,
+        relative: bool,
+    ) -> list[Detections]:
+        """Detections of (B, C, H, W) inputs whose pictures had `sizes` (width, height); nms 0 keeps all."""
 
 
 def evaluate(
@@ -87,7 +112,7 @@ def evaluation_images(
 
 
 def run_evaluation(
-    detector: Detector,
+    detector: Predictor,
     images: EvaluationImages,
     iou_thresh: float = IOU_THRESH,
     thresh: float = CONF_THRESH,
@@ -97,47 +122,86 @@ def run_evaluation(
 ) -> EvaluationResult:
     """mAP of a detector on pictures with truths."""
     began = time.perf_counter()
-    matches = Matches(detector.classes)
-
-    def match(sample: Sample, found) -> None:
-        hard = sample.difficult
-        wrong = matches.add(
-            found.boxes.numpy(), found.probs.numpy(), sample.labels.boxes, sample.labels.classes,
-            hard.boxes if hard else None, hard.classes if hard else None,
-        )  # fmt: skip
-        if wrong:
-            warn(f"{sample.path}: {wrong} labels have a class outside 0..{detector.classes - 1} and are left out")
-
-    for_each(detector, images, match, THRESH, NMS, batch, progress)
-    result = score(matches, list(detector.names), iou_thresh, thresh, points)
+    result = score(collect(detector, images, batch, progress), list(detector.names), iou_thresh, thresh, points)
     result.seconds = time.perf_counter() - began
     return result
 
 
+def collect(
+    detector: Predictor, images: EvaluationImages, batch: int = 0, progress: bool = True, first: int = 0, step: int = 1
+) -> Matches:
+    """Detections of all pictures beside their truths, ready for `score`.
+
+    Several processes may each take every `step`-th picture of a list, beginning with `first`: `Matches.merge` makes one
+    of their parts, in the order of the list.
+    """
+    matches = Matches(detector.classes)
+
+    def match(sample: Sample, found: Detections) -> None:
+        truth, hard = sample.labels, sample.difficult
+        wrong = matches.add(
+            found.boxes.float().numpy(),
+            found.probs[:, : matches.classes].float().numpy(),
+            truth.boxes,
+            truth.classes,
+            hard.boxes if hard else None,
+            hard.classes if hard else None,
+            index=first + step * sample.index,
+        )
+        if wrong:
+            where = truth.path or sample.path
+            warn(f"{where}: {wrong} labels have a class outside 0..{matches.classes - 1} and are left out")
+
+    for_each(detector, images, match, THRESH, NMS, HIER, batch, progress)
+    return matches
+
+
 def for_each(
-    detector: Detector,
+    detector: Predictor,
     images: EvaluationImages,
-    act: Callable,
+    act: Callable[[Sample, Detections], None],
     thresh: float,
     nms: float,
+    hier: float = 0.5,
     batch: int = 0,
     progress: bool = True,
     relative: bool = True,
 ) -> None:
-    """Call `act(sample, detections)` for every picture in order, with detections on the CPU."""
-    size = batch or _batch_size(detector)
+    """Call `act(sample, detections)` for every picture in order, with detections on the CPU.
+
+    What does not fit the device's memory is tried again in halves.
+    """
+    size = _batch_size(detector, batch)
     shown = progress and sys.stderr.isatty()
     with tqdm(total=len(images), unit="img", disable=not shown, leave=False) as bar:
         for samples in images.batches(size):
-            inputs = torch.from_numpy(np.stack([sample.input for sample in samples]))
-            found = detector.predict(inputs, [s.size for s in samples], thresh, nms, relative=relative)
-            for sample, detections in zip(samples, found, strict=True):
-                act(sample, detections.cpu())
-            bar.update(len(samples))
+            while samples:
+                now = samples[:size]
+                try:
+                    inputs = torch.from_numpy(np.stack([sample.input for sample in now]))
+                    found = detector.predict(inputs, [s.size for s in now], thresh, nms, hier, relative)
+                except torch.cuda.OutOfMemoryError:
+                    if size == 1:
+                        raise
+                    size = max(1, min(size, len(now)) // 2)
+                    torch.cuda.empty_cache()
+                    continue
+                for sample, detections in zip(now, found, strict=True):
+                    act(sample, detections.cpu())
+                bar.update(len(now))
+                samples = samples[len(now) :]
 
 
-def _batch_size(detector: Detector) -> int:
-    """Pictures at once: about 64 of 416 x 416 on a GPU, a megapixel or so on a CPU."""
-    pixels = detector.network.net.width * detector.network.net.height
-    budget = 64 * 416 * 416 if detector.network.device.type == "cuda" else 4 * 416 * 416
-    return max(1, min(64, budget // max(1, pixels)))
+def _batch_size(detector: Predictor, wanted: int) -> int:
+    """Pictures at once: about 64 of 416 x 416 on a GPU, a megapixel or so on a CPU.
+
+    One by one where layers remember the picture before: there a batch would change the result.
+    """
+    network = getattr(detector, "network", None)
+    if network is None:
+        return max(1, wanted)
+    if any(isinstance(layer, Recurrent) or layer.type == "history" for layer in network.layers):
+        return 1
+    pixels = network.net.width * network.net.height
+    budget = 64 * 416 * 416 if network.device.type == "cuda" else 4 * 416 * 416
+    return wanted if wanted > 0 else max(1, min(64, budget // max(1, pixels)))

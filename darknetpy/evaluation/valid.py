@@ -49,7 +49,7 @@ def collect(
     def act(sample: Sample, found: Detections) -> None:
         parts.append((sample.index, sample.path, sample.size, *pairs(found, mapping)))
 
-    for_each(detector, images, act, THRESH, NMS, batch, relative=False)
+    for_each(detector, images, act, THRESH, NMS, batch=batch, relative=False)
     names = detector.names if mapping is None else [detector.names[i] for i in mapping]
     return join(parts, names)
 
