@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import golden, shared
+from conftest import golden
+from test_average_precision import coco_names
 
 from darknetpy.detections import Detections
 from darknetpy.errors import DataError
@@ -25,30 +26,25 @@ from darknetpy.evaluation.result_files import (
 from darknetpy.evaluation.valid import join, pairs, read_map
 
 
-def names() -> list[str]:
-    return shared("models", "yolo-fastest-1.1", "coco.names").read_text().split("\n")[:80]
-
-
 @pytest.fixture(scope="module")
 def darknets() -> tuple[list[dict], Found]:
     """Darknet's COCO file, and its records as detections of the eight pictures."""
-    import cv2
-
     records = json.loads(golden("map", "valid", "coco", "coco_results.json").read_text())
     paths = golden("map", "valid_subset.txt").read_text().split()
+    pictures = json.loads(golden("map", "raw_detections.json").read_text())
+    sizes = {picture["image"]: (picture["image_w"], picture["image_h"]) for picture in pictures}
     parts = []
     for index, path in enumerate(paths):
         mine = [r for r in records if r["image_id"] == coco_image_id(path)]
-        height, width = cv2.imread(str(golden("map") / path)).shape[:2]
         boxes = torch.tensor([r["bbox"] for r in mine], dtype=torch.float64).reshape(-1, 4)
         boxes[:, :2] += boxes[:, 2:] / 2
         probs = torch.zeros(len(mine), 80)
         probs[torch.arange(len(mine)), [COCO_IDS.index(r["category_id"]) for r in mine]] = torch.tensor(
             [r["score"] for r in mine]
         )
-        found = Detections(boxes, probs.amax(1), probs, names(), (width, height), relative=False)
-        parts.append((index, path, (width, height), *pairs(found)))
-    return records, join(parts, names())
+        found = Detections(boxes, probs.amax(1), probs, coco_names(), sizes[path], relative=False)
+        parts.append((index, path, sizes[path], *pairs(found)))
+    return records, join(parts, coco_names())
 
 
 def test_coco_file_repeats_darknets_records(darknets, tmp_path):

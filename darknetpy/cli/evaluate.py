@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from darknetpy.cli.common import lay_out, load_weights, names_for, pick_device, show_table
 from darknetpy.cli.detect import TYPE_NUMBER
@@ -73,7 +74,9 @@ def valid(line: Line, words: list[str]) -> int:
 
     from darknetpy.evaluation.valid import run_valid
 
+    began = time.perf_counter()
     paths = run_valid(data, detector, line.get("out"), line.get("batch", 0))
+    print(f"Total Detection Time: {time.perf_counter() - began:f} Seconds", file=sys.stderr)
     print(f"{len(paths)} result files in {os.path.dirname(paths[0]) or '.'}", file=sys.stderr)
     return 0
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 
 import numpy as np
+from tabulate import tabulate
 
 from darknetpy.errors import UsageError
 from darknetpy.evaluation.coco import CocoResult, coco_summary
@@ -59,7 +61,7 @@ class Curve:
     confidence: np.ndarray
 
 
-@dataclass
+@dataclass(repr=False)
 class EvaluationResult:
     """What `detector map` reports.
 
@@ -89,11 +91,27 @@ class EvaluationResult:
     seconds: float = 0.0
     images: int = 0
     invalid: int = 0
-    matches: Matches | None = field(default=None, repr=False, compare=False)
+    matches: Matches | None = field(default=None, compare=False)
 
     @property
     def names(self) -> list[str]:
         return [c.name for c in self.classes]
+
+    def __repr__(self) -> str:
+        return (
+            f"EvaluationResult(mAP@{self.iou_thresh:.2f} {100 * self.map:.2f} %, at confidence {self.conf_thresh:.2f}: "
+            f"precision {self.precision:.2f}, recall {self.recall:.2f}, F1 {self.f1:.2f}; "
+            f"{self.unique_truth_count} truths in {self.images} images)"
+        )
+
+    def _repr_html_(self) -> str:
+        """A table of the classes, for notebooks."""
+        return f"<p>{escape(repr(self))}</p>{tabulate(self.rows(), headers='keys', floatfmt='.4f', tablefmt='html')}"
+
+    def rows(self) -> list[dict[str, str | float]]:
+        """One dictionary a class: for a table, a csv file, a data frame."""
+        columns = ("name", "ap", "precision", "recall", "f1", "tp", "fp", "fn", "truths", "detections", "average_iou")
+        return [{column: getattr(c, column) for column in columns} for c in self.classes]
 
     def at(
         self, iou_thresh: float | None = None, conf_thresh: float | None = None, points: int | None = None
