@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from darknetpy.config import key
 from darknetpy.detections import Detections
 from darknetpy.layers.base import Layer, LayerOptions
+from darknetpy.layers.constants import constant
 from darknetpy.layers.registry import register
 from darknetpy.layers.tree import read_tree
 from darknetpy.layers.yolo import read_map
@@ -101,7 +102,7 @@ class Region(Layer):
         """Boxes (B, H, W, n, 4), relative to the picture."""
         y = self.cells(output)
         h, w = y.shape[1:3]
-        anchors = y.new_tensor(self.anchors).view(-1, 2)
+        anchors = constant(self.anchors, y).view(-1, 2)
         columns = torch.arange(w, device=y.device, dtype=y.dtype).view(1, 1, w, 1)
         rows = torch.arange(h, device=y.device, dtype=y.dtype).view(1, h, 1, 1)
         return torch.stack(
@@ -122,7 +123,9 @@ class Region(Layer):
         if self.options.classfix == -1:
             confidence = torch.where(confidence < 0.5, 0.0, confidence)
         classes = y[..., self.coords + 1 :]
-        probs = self._tree_probs(classes, confidence, thresh) if self.tree is not None else classes * confidence[..., None]
+        probs = (
+            self._tree_probs(classes, confidence, thresh) if self.tree is not None else classes * confidence[..., None]
+        )
         if self.tree is None:
             probs = torch.where(probs > thresh, probs, 0.0)
         b = y.shape[0]

@@ -26,6 +26,7 @@ class Tree:
     groups: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    _tables: dict = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def size(self) -> int:
@@ -47,9 +48,22 @@ class Tree:
             result.append([i, *(result[parent] if parent >= 0 else [])])
         return result
 
+    def tables(self, device) -> tuple:
+        """Paths of all classes (classes, depth), padded with the number of classes, and the group of each class."""
+        if device not in self._tables:
+            paths = self.paths()
+            depth = max(len(path) for path in paths)
+            padded = [path + [self.size] * (depth - len(path)) for path in paths]
+            with torch.inference_mode(False):
+                self._tables[device] = torch.tensor(padded, device=device), torch.tensor(self.groups, device=device)
+        return self._tables[device]
+
+    def __getstate__(self) -> dict:
+        return {**self.__dict__, "_tables": {}}
+
     def softmax(self, x):
         """Softmax over each group along the last axis, all groups at once."""
-        group = torch.tensor(self.groups, device=x.device).expand(x.shape)
+        group = self.tables(x.device)[1].expand(x.shape)
         zeros = x.new_zeros(*x.shape[:-1], len(self.sizes))
         high = zeros.scatter_reduce(-1, group, x, "amax", include_self=False)
         powers = torch.exp(x - high.gather(-1, group))
@@ -74,7 +88,9 @@ def read_tree(path: str, context) -> Tree:
         with open(name, encoding="utf-8", errors="replace") as stream:
             lines = [line.split() for line in stream if line.strip()]
     except OSError as error:
-        raise context.error(f"tree={path} cannot be read ({error.strerror})", "the path is relative to the cfg") from error
+        raise context.error(
+            f"tree={path} cannot be read ({error.strerror})", "the path is relative to the cfg"
+        ) from error
     tree = Tree()
     for number, words in enumerate(lines, 1):
         try:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from darknetpy.config import key
 from darknetpy.config.numbers import FLT_MAX, atoi
 from darknetpy.detections import Detections
+from darknetpy.errors import ConfigError
 from darknetpy.layers.base import BuildContext, Layer, LayerOptions
+from darknetpy.layers.constants import constant
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
 
@@ -104,9 +106,9 @@ class AnchorHead(Layer):
             raise context.error(f"the head needs {wanted} channels, the input has {self.c}")
         line = before.section.find("filters")
         place = f"layer {before.index}, line {line.line if line else before.section.line}"
-        what = f"filters={self.c}" if before.type == "convolutional" else f"[{before.section.type}] gives {self.c} channels"
-        from darknetpy.errors import ConfigError
-
+        what = f"filters={self.c}"
+        if before.type != "convolutional":
+            what = f"[{before.section.type}] gives {self.c} channels"
         raise ConfigError(
             f"{place}: {what}, needs {wanted} = ({self.classes}+{self.per_anchor_extra})*{self.n}",
             file=context.path,
@@ -123,9 +125,9 @@ class AnchorHead(Layer):
         maps = output.view(b, self.n, -1, h, w)
         columns = torch.arange(w, device=output.device, dtype=output.dtype)
         rows = torch.arange(h, device=output.device, dtype=output.dtype)[:, None]
-        anchors = output.new_tensor(self.anchors).view(-1, 2)
-        index = [min(max(number, 0), len(anchors) - 1) for number in self.mask]
-        return maps, columns, rows, anchors[index]
+        last = len(self.anchors) // 2 - 1
+        own = [self.anchors[2 * k : 2 * k + 2] for k in (min(max(number, 0), last) for number in self.mask)]
+        return maps, columns, rows, constant([side for pair in own for side in pair], output).view(-1, 2)
 
 
 def read_map(path: str, context: BuildContext) -> list[int]:
@@ -200,14 +202,14 @@ class Yolo(AnchorHead):
         Boxes are relative to the network's input. Only the survivors of the threshold are decoded.
         """
         maps, _, _, anchors = self._grid(output)
-        b, n, _, h, w = maps.shape
+        b, _, _, h, w = maps.shape
         picked = torch.nonzero((maps[:, :, 4] > thresh).permute(0, 2, 3, 1))
         image, row, column, anchor = picked.unbind(1)
         values = maps[image, anchor, :, row, column]
         size = values[:, 2:4]
-        scale = anchors[anchor] / values.new_tensor([net_w, net_h])
+        scale = anchors[anchor] / constant((net_w, net_h), values)
         size = size * size * 4 * scale if self.options.new_coords else torch.exp(size) * scale
-        centre = (values[:, :2] + torch.stack([column, row], 1)) / values.new_tensor([w, h])
+        centre = (values[:, :2] + torch.stack([column, row], 1)) / constant((w, h), values)
         probs = values[:, 5:] * values[:, 4:5]
         probs = torch.where(probs > thresh, probs, 0.0)
         boxes, counts = torch.cat([centre, size], 1), torch.bincount(image, minlength=b).tolist()

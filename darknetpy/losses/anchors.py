@@ -1,20 +1,37 @@
-"""What the anchor heads share: which truth trains which cell and anchor, and writing deltas into the output's layout."""
+"""What the anchor heads share: which truth trains which cell and anchor, and deltas in the output's layout."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from darknetpy.boxes import IOU_KINDS, iou
+from darknetpy.layers.constants import constant, whole
 from darknetpy.layers.yolo import AnchorHead
 from darknetpy.losses.base import LossContext, mapped, valid_rows
 
-MATCH_PROBABILITY = 0.25
-"""A prediction counts as matching a truth only if some class of it is likelier than this."""
 SLAB = 40_000_000
 """Overlaps computed at once, so that large batches stay within memory."""
+
+
+class Places(NamedTuple):
+    """Positions in maps (B, n, entries, H, W), (P,) each."""
+
+    image: Tensor
+    anchor: Tensor
+    row: Tensor
+    column: Tensor
+
+    def values(self, maps: Tensor) -> Tensor:
+        """(P, entries) of (B, n, entries, H, W)."""
+        return maps[self.image, self.anchor, :, self.row, self.column]
+
+    def of(self, cells: Tensor) -> Tensor:
+        """(P, ...) of (B, n, H, W, ...)."""
+        return cells[self.image, self.anchor, self.row, self.column]
 
 
 @dataclass
@@ -22,22 +39,19 @@ class Assignment:
     """All (truth, anchor) pairs of a mini-batch, P = B * M * n of them, in Darknet's order; `on` marks the real ones.
 
     Attributes:
-        on: (P,) mask.
-        image, anchor, row, column: (P,) where the pair lies; cells of pairs that are off are arbitrary but valid.
+        on: (P,) mask; best: (P,) mask of pairs whose anchor fits its truth best of all.
+        places: where the pair lies; arbitrary but valid for pairs that are off.
         cell: (P,) number of the (image, anchor, row, column), or the number of cells where off.
-        truth: (P, 4) box; target: (P,) class that is trained; source: (P,) class as labelled; track: (P,) track id.
+        truth: (P, 4) box; target: (P,) class that is trained; track: (P,) track id.
         first, last: (P,) masks: the pair is the first or last of its cell.
     """
 
     on: Tensor
-    image: Tensor
-    anchor: Tensor
-    row: Tensor
-    column: Tensor
+    best: Tensor
+    places: Places
     cell: Tensor
     truth: Tensor
     target: Tensor
-    source: Tensor
     track: Tensor
     first: Tensor
     last: Tensor
@@ -46,7 +60,7 @@ class Assignment:
 def usable(truth: Tensor, classes: int) -> Tensor:
     """(B, M) truths before the end of the list with a class of the head."""
     ids = truth[..., 4]
-    return valid_rows(truth) & (ids >= 0) & (ids < classes)
+    return valid_rows(truth) & (ids > -1) & (ids < classes)
 
 
 def best_overlap(boxes: Tensor, truth: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
@@ -56,9 +70,17 @@ def best_overlap(boxes: Tensor, truth: Tensor, ok: Tensor) -> tuple[Tensor, Tens
     parts = []
     for low in range(0, b, rows):
         part = slice(low, low + rows)
-        overlap = iou(boxes[part, :, None], truth[part, None, :, :4]) * ok[part, None]
+        overlap = torch.where(ok[part, None], iou(boxes[part, :, None], truth[part, None, :, :4]), 0.0)
         parts.append(overlap.max(-1))
     return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
+
+
+def shape_overlap(shapes: Tensor, truth: Tensor, kind=iou) -> Tensor:
+    """(..., n) overlap of shapes (..., n, 2) and truths (..., 6), all moved to one centre."""
+    want = truth[..., None, 2:4]
+    shapes, want = torch.broadcast_tensors(shapes, want)
+    zeros = torch.zeros_like(shapes)
+    return kind(torch.cat([zeros, shapes], -1), torch.cat([zeros, want], -1))
 
 
 def assign(head: AnchorHead, truth: Tensor, ok: Tensor, grid: tuple[int, int], context: LossContext) -> Assignment:
@@ -67,42 +89,37 @@ def assign(head: AnchorHead, truth: Tensor, ok: Tensor, grid: tuple[int, int], c
     Each truth goes to the cell of its centre and to the anchor, of all `num`, whose shape fits best, if that anchor is
     this head's; with iou_thresh < 1 also to the head's other anchors that fit better than that.
     """
-    w, h = grid
-    b, m = ok.shape
-    anchors = truth.new_tensor(head.anchors).view(-1, 2) / truth.new_tensor([context.net_w, context.net_h])
-    shape = truth[..., None, 2:4]
-    zeros = torch.zeros_like(anchors)
-    overlap = iou(torch.cat([zeros, anchors], -1), torch.cat([torch.zeros_like(shape), shape], -1))
-    best = overlap.argmax(-1)
-    mask = torch.tensor(head.mask, device=truth.device)
-    chosen = best[..., None] == mask
+    (w, h), (b, m), n = grid, ok.shape, head.n
+    anchors = constant(head.anchors, truth).view(-1, 2) / constant((context.net_w, context.net_h), truth)
+    best = shape_overlap(anchors, truth).argmax(-1)
+    mask = whole([number if number not in head.mask[:k] else -1 for k, number in enumerate(head.mask)], truth)
+    fits_best = best[..., None] == mask
+    chosen = fits_best
     if head.options.iou_thresh < 1.0:
         kind = IOU_KINDS.get(head.options.iou_thresh_kind, iou)
-        own = anchors[mask.clamp(0, len(anchors) - 1)]
-        fit = kind(
-            torch.cat([torch.zeros_like(own), own], -1).expand(b, m, -1, -1),
-            torch.cat([torch.zeros_like(shape), shape], -1),
-        )
-        chosen |= fit > head.options.iou_thresh
-    on = (chosen & ok[..., None]).reshape(-1)
-    x, y = _cell_point(head, truth)
-    column = (x * w).long().clamp(0, w - 1)[..., None].expand(b, m, head.n).reshape(-1)
-    row = (y * h).long().clamp(0, h - 1)[..., None].expand(b, m, head.n).reshape(-1)
-    image = torch.arange(b, device=truth.device).view(b, 1, 1).expand(b, m, head.n).reshape(-1)
-    anchor = torch.arange(head.n, device=truth.device).expand(b, m, head.n).reshape(-1)
-    cells = b * head.n * h * w
-    cell = torch.where(on, ((image * head.n + anchor) * h + row) * w + column, cells)
-    source = truth[..., 4].long().clamp(0, head.classes - 1)
-    target = mapped(head.class_map, source).clamp(0, head.classes - 1)
+        fit = shape_overlap(anchors[mask.clamp(0, len(anchors) - 1)], truth, kind)
+        chosen = chosen | ((fit > head.options.iou_thresh) & (mask >= 0))
 
     def spread(values: Tensor) -> Tensor:
-        return values[:, :, None].expand(b, m, head.n, *values.shape[2:]).reshape(b * m * head.n, *values.shape[2:])
+        return values[:, :, None].expand(b, m, n, *values.shape[2:]).reshape(b * m * n, *values.shape[2:])
 
-    first, last = _ends(cell, cells, on)
+    on = (chosen & ok[..., None]).reshape(-1)
+    x, y = _cell_point(head, truth)
+    device = truth.device
+    places = Places(
+        spread(torch.arange(b, device=device)[:, None].expand(b, m)),
+        torch.arange(n, device=device).expand(b, m, n).reshape(-1),
+        spread((y * h).long().clamp(0, h - 1)),
+        spread((x * w).long().clamp(0, w - 1)),
+    )
+    cells = b * n * h * w
+    cell = torch.where(on, ((places.image * n + places.anchor) * h + places.row) * w + places.column, cells)
+    target = mapped(head.class_map, truth[..., 4].long().clamp(0, head.classes - 1)).clamp(0, head.classes - 1)
+    track = truth[..., 5] if truth.shape[-1] > 5 else torch.zeros_like(truth[..., 4])
+    first, last = ends(cell, cells, on)
     return Assignment(
-        on, image, anchor, row, column, cell, spread(truth[..., :4]), spread(target), spread(source),
-        spread(truth[..., 5]) if truth.shape[-1] > 5 else spread(truth[..., 4] * 0), first, last,
-    )  # fmt: skip
+        on, on & fits_best.reshape(-1), places, cell, spread(truth[..., :4]), spread(target), spread(track), first, last
+    )
 
 
 def _cell_point(head: AnchorHead, truth: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,20 +132,24 @@ def _cell_point(head: AnchorHead, truth: Tensor) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _ends(cell: Tensor, cells: int, on: Tensor) -> tuple[Tensor, Tensor]:
+def ends(cell: Tensor, cells: int, on: Tensor) -> tuple[Tensor, Tensor]:
+    """Masks of the first and the last pair of each cell, among the pairs that are `on`."""
     order = torch.arange(len(cell), device=cell.device)
+    cell = torch.where(on, cell, cells)
     first = torch.full((cells + 1,), len(cell), device=cell.device).scatter_reduce(0, cell, order, "amin")
     last = torch.full((cells + 1,), -1, device=cell.device).scatter_reduce(0, cell, order, "amax")
     return on & (first[cell] == order), on & (last[cell] == order)
 
 
-def class_multipliers(head: AnchorHead, like: Tensor) -> Tensor | None:
-    """Factor of each class from `counters_per_class`: the largest count over its own, at most max_delta."""
-    counters = head.options.counters_per_class
-    if counters is None:
-        return None
-    counts = like.new_tensor([max(1, count) for count in counters])
-    return (counts.max() / counts).clamp(max=head.options.max_delta)
+def rewritten(a: Assignment, written: Tensor, cells: int) -> Tensor:
+    """How many pairs met a cell whose box delta was written before (`written`: the pair's own delta is not zero)."""
+    order = torch.argsort(a.cell, stable=True)
+    cell, marks = a.cell[order], (written & a.on)[order].long()
+    before = marks.cumsum(0) - marks
+    start = torch.full((cells + 1,), len(cell), device=cell.device).scatter_reduce(
+        0, cell, torch.arange(len(cell), device=cell.device), "amin"
+    )
+    return ((before > before[start[cell]]) & a.on[order]).sum()
 
 
 class Delta:
@@ -144,9 +165,12 @@ class Delta:
         """View (B, n, entries, H, W)."""
         return self.flat[:-1].view(self.b, self.n, self.entries, self.h, self.w)
 
-    def place(self, a: Assignment, entry: Tensor | int, on: Tensor) -> Tensor:
-        """Flat positions of an entry of each pair; the spare one where `on` is off."""
-        position = ((a.image * self.n + a.anchor) * self.entries + entry) * self.h * self.w + a.row * self.w + a.column
+    def index(self, places: Places, entry: Tensor | int, on: Tensor) -> Tensor:
+        """Flat positions of one entry a place, or of several: (P, k) for entries (1, k). The spare one where off."""
+        image, anchor, row, column = places
+        if isinstance(entry, Tensor) and entry.dim() == 2:
+            image, anchor, row, column, on = (part[:, None] for part in (image, anchor, row, column, on))
+        position = ((image * self.n + anchor) * self.entries + entry) * self.h * self.w + row * self.w + column
         return torch.where(on, position, len(self.flat) - 1)
 
     def put(self, position: Tensor, values: Tensor) -> None:
@@ -160,15 +184,3 @@ class Delta:
 def finite(values: Tensor) -> Tensor:
     """NaN and infinities become 0."""
     return torch.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def rewritten(a: Assignment, boxes_on: Tensor, cells: int) -> Tensor:
-    """How many pairs met a cell whose box delta was written before (`boxes_on`: the pair's own delta is not zero)."""
-    order = torch.argsort(a.cell, stable=True)
-    cell, written = a.cell[order], (boxes_on & a.on)[order].long()
-    before = written.cumsum(0) - written
-    start = torch.full((cells + 1,), len(cell), device=cell.device).scatter_reduce(
-        0, cell, torch.arange(len(cell), device=cell.device), "amin"
-    )
-    seen = before - before[start[cell]]
-    return ((seen > 0) & a.on[order]).sum()

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
+
+from darknetpy.layers.constants import whole
 
 if TYPE_CHECKING:
     from darknetpy.config import NetOptions
@@ -20,6 +23,7 @@ class LossContext:
         net_w, net_h: size of the input picture, pixels.
         iteration: finished updates; seen: images so far, these included; batch: rows of the mini-batch.
         state: this head's memory between mini-batches (tensors only).
+        net_state: memory that all heads of the network share, as Darknet's counters and rolling statistics do.
         losses: results of the heads before this one, by layer.
         input: the head's input, where the loss reads it.
         adversarial: the pass that looks for an image to hide its objects in.
@@ -35,6 +39,7 @@ class LossContext:
     strict: bool = False
     adversarial: bool = False
     state: dict = field(default_factory=dict)
+    net_state: dict = field(default_factory=dict)
     losses: Mapping[int, HeadLoss] = field(default_factory=dict)
     input: Tensor | None = None
 
@@ -52,6 +57,13 @@ class HeadLoss:
     labels: Tensor | None = None
     classes: Tensor | None = None
 
+    def numbers(self) -> dict[str, float]:
+        """The stats, read from the device in one go."""
+        if not self.stats:
+            return {}
+        values = torch.stack([value.double() for value in self.stats.values()]).tolist()
+        return dict(zip(self.stats, values, strict=True))
+
 
 def valid_rows(truth: Tensor) -> Tensor:
     """(B, M) mask of rows before the first with x = 0, which ends the list."""
@@ -62,5 +74,10 @@ def mapped(class_map: list[int] | None, classes: Tensor) -> Tensor:
     """Class numbers through a `map=` file."""
     if class_map is None:
         return classes
-    table = classes.new_tensor(class_map or [0])
-    return table[classes.clamp(0, len(class_map) - 1)]
+    table = whole(class_map or [0], classes)
+    return table[classes.clamp(0, len(table) - 1)]
+
+
+def mean(total: Tensor, count: Tensor) -> Tensor:
+    """total / count, 0 where nothing was counted."""
+    return total / count.clamp(min=1)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 def iou_gradient(pred: Tensor, truth: Tensor, kind: str) -> Tensor:
     """(..., 4) push on x, y, w, h of `pred` towards `truth`, both (..., 4) in centre form (Darknet: `dx_box_iou`)."""
-    p = _Edges(pred, guard=True)
-    t = _Edges(truth)
+    pred = torch.cat([pred[..., :2], torch.where(pred[..., 2:] == 0, 1.0, pred[..., 2:])], -1)
+    p, t = _Edges(pred), _Edges(truth)
     inter_h = torch.minimum(p.bottom, t.bottom) - torch.maximum(p.top, t.top)
     inter_w = torch.minimum(p.right, t.right) - torch.maximum(p.left, t.left)
     area_p, area_t = (p.bottom - p.top) * (p.right - p.left), (t.bottom - t.top) * (t.right - t.left)
@@ -44,12 +44,10 @@ def iou_gradient(pred: Tensor, truth: Tensor, kind: str) -> Tensor:
 
 
 class _Edges:
-    """Top, bottom, left and right of boxes in centre form; `guard` replaces sizes of 0 by 1."""
+    """Top, bottom, left and right of boxes in centre form."""
 
-    def __init__(self, boxes: Tensor, guard: bool = False):
+    def __init__(self, boxes: Tensor):
         x, y, w, h = boxes.unbind(-1)
-        if guard:
-            w, h = torch.where(w == 0, 1.0, w), torch.where(h == 0, 1.0, h)
         self.top, self.bottom, self.left, self.right = y - h / 2, y + h / 2, x - w / 2, x + w / 2
         self.top, self.bottom = torch.minimum(self.top, self.bottom), torch.maximum(self.top, self.bottom)
         self.left, self.right = torch.minimum(self.left, self.right), torch.maximum(self.left, self.right)

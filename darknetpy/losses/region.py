@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from darknetpy.boxes import iou
+from darknetpy.layers.constants import constant
 from darknetpy.layers.region import Region
-from darknetpy.losses.anchors import SLAB
-from darknetpy.losses.base import HeadLoss, LossContext, mapped, valid_rows
+from darknetpy.losses.anchors import best_overlap, ends, finite, shape_overlap, usable
+from darknetpy.losses.base import HeadLoss, LossContext, mapped, mean
 
 WARM_UP = 12800
 """Images during which every cell is pulled to its anchor."""
@@ -18,155 +21,164 @@ CLASS_ONLY = 100_000
 
 
 def region_loss(head: Region, output: Tensor, truth: Tensor, context: LossContext) -> HeadLoss:
-    """Delta and cost of a mini-batch; the delta has the layout of the output, cell by cell."""
-    y = head.cells(output)
-    boxes = head.decode_maps(output)
-    o = head.options
-    ok = valid_rows(truth) & (truth[..., 4] >= 0) & (truth[..., 4] < head.classes)
-    boxed = ok & (truth[..., 0] <= CLASS_ONLY)
-    delta = torch.zeros_like(y)
+    """Delta and cost of a mini-batch; the delta has the layout of the output, cell by cell.
+
+    Args:
+        output: (B, n (5 + classes), H, W), activated; its memory is (B, H, W, n, 5 + classes).
+        truth: (B, M, 6) rows x, y, w, h, class, track.
+    """
+    y, o = head.cells(output), head.options
+    s = _Scene(head, y, head.decode_maps(output), truth, usable(truth, head.classes), torch.zeros_like(y))
+    only = s.ok & (truth[..., :2] > CLASS_ONLY).all(-1)
+    s.ok = s.ok & ~only.any(1, keepdim=True)  # an image with a class-only truth is trained on nothing else
+    overlap, which = best_overlap(s.boxes.view(len(y), -1, 4), truth, s.ok)
+    overlap, which = overlap.view(y.shape[:4]), which.view(y.shape[:4])
     objectness = y[..., 4]
     slope = objectness * (1 - objectness)
-    overlap, which = _overlaps(boxes, truth, boxed)
-    aim = overlap if o.classfix == -1 else torch.zeros_like(overlap)
-    push = o.noobject_scale * (aim - objectness) * slope
-    if o.classfix != -1:
+    if o.classfix == -1:
+        s.delta[..., 4] = o.noobject_scale * (overlap - objectness) * slope
+    else:
         high = overlap > o.thresh
-        push = torch.where(high, 0.0, push)
+        s.delta[..., 4] = torch.where(high, 0.0, -o.noobject_scale * objectness * slope)
         if o.classfix > 0:
-            _classes_of_high(head, y, delta, truth, high, which, objectness)
-    delta[..., 4] = push
+            _classes_of_high(s, high, which)
     if context.seen < WARM_UP:
-        delta[..., :4] += _to_anchors(head, y)
-    stats = _objects(head, y, boxes, truth, boxed, delta, context)
+        s.delta[..., :4] += _to_anchors(y)
+    stats = _objects(s, context)
     if head.tree is not None:
-        _class_only(head, y, truth, ok & ~boxed, delta, stats)
-    cost = (delta * delta).sum()
-    stats["no_obj"] = objectness.mean()
-    return HeadLoss(delta.reshape(output.shape), cost, stats)
+        _class_only(s, only)
+    stats["no_obj"] = torch.where(only.any(1).view(-1, 1, 1, 1), 0.0, objectness).mean()
+    stats["class"] = mean(s.likelihood, s.class_count)
+    return HeadLoss(s.delta.reshape(output.shape), (s.delta * s.delta).sum(), stats)
 
 
-def _overlaps(boxes: Tensor, truth: Tensor, ok: Tensor) -> tuple[Tensor, Tensor]:
-    b = len(boxes)
-    flat = boxes.view(b, -1, 4)
-    rows = max(1, SLAB // max(1, flat.shape[1] * truth.shape[1]))
-    parts = []
-    for low in range(0, b, rows):
-        part = slice(low, low + rows)
-        parts.append((iou(flat[part, :, None], truth[part, None, :, :4]) * ok[part, None]).max(-1))
-    shape = boxes.shape[:-1]
-    return torch.cat([p.values for p in parts]).view(shape), torch.cat([p.indices for p in parts]).view(shape)
+@dataclass
+class _Scene:
+    """Head, output and delta (B, H, W, n, entries), boxes (B, H, W, n, 4), truths, which of them to use, and the sum
+    and number of class probabilities looked at, for the printed line."""
+
+    head: Region
+    y: Tensor
+    boxes: Tensor
+    truth: Tensor
+    ok: Tensor
+    delta: Tensor
+    likelihood: Tensor | float = 0.0
+    class_count: Tensor | int = 0
+
+    def count_classes(self, probs: Tensor, target: Tensor, on: Tensor) -> None:
+        likely = _path_probability(self.head, probs, target)
+        self.likelihood = self.likelihood + torch.where(on, likely, 0.0).sum()
+        self.class_count = self.class_count + on.sum()
 
 
-def _to_anchors(head: Region, y: Tensor) -> Tensor:
+def _to_anchors(y: Tensor) -> Tensor:
     """Pull towards the anchor in the middle of the cell."""
     sx, sy = torch.sigmoid(y[..., 0]), torch.sigmoid(y[..., 1])
     parts = [(0.5 - sx) * sx * (1 - sx), (0.5 - sy) * sy * (1 - sy), -y[..., 2], -y[..., 3]]
     return WARM_UP_SCALE * torch.stack(parts, -1)
 
 
-def _class_delta(head: Region, probs: Tensor, target: Tensor, scale: float) -> Tensor:
-    """(P, classes): one-hot minus probabilities; in a tree, for every group on the path from the class to the root."""
+def _class_delta(head: Region, probs: Tensor, target: Tensor) -> tuple[Tensor, Tensor | None]:
+    """(P, classes): one-hot minus probabilities, times class_scale; and which of them are written (None: all).
+
+    In a tree the groups on the path from the class to the root are written, others stay.
+    """
     o = head.options
     if head.tree is not None:
-        return scale * _tree_delta(head, probs, target)
-    hot = torch.nn.functional.one_hot(target, head.classes).to(probs.dtype)
+        paths, groups = head.tree.tables(probs.device)
+        hot = torch.zeros_like(torch.cat([probs, probs[:, :1]], 1)).scatter_(1, paths[target], 1.0)[:, :-1]
+        groups = groups.expand(len(target), -1)
+        touched = probs.new_zeros(len(target), len(head.tree.sizes)).scatter_reduce(1, groups, hot, "amax")
+        return o.class_scale * (hot - probs), touched.gather(1, groups) > 0
+    hot = (torch.arange(head.classes, device=probs.device) == target[:, None]).to(probs.dtype)
     if o.focal_loss:
         pt = probs.gather(1, target[:, None]) + 1e-15
         grad = -(1 - pt) * (2 * pt * torch.log(pt) + pt - 1)
-        return scale * 0.5 * grad * (hot - probs)
-    return scale * (hot - probs)
-
-
-def _tree_delta(head: Region, probs: Tensor, target: Tensor) -> Tensor:
-    tree = head.tree
-    paths, groups = _tree_tables(tree, probs.device)
-    hot = torch.zeros(len(target), tree.size + 1, device=probs.device)
-    hot.scatter_(1, paths[target], 1.0)
-    hot = hot[:, :-1]
-    touched = torch.zeros(len(target), len(tree.sizes), device=probs.device).scatter_reduce(
-        1, groups.expand(len(target), -1), hot, "amax"
-    )
-    return (hot - probs) * touched.gather(1, groups.expand(len(target), -1))
-
-
-def _tree_tables(tree, device):
-    """Paths of all classes padded with the spare number, and the group of each class (kept with the tree)."""
-    cache = tree.__dict__.setdefault("tables", {})
-    if device not in cache:
-        paths = tree.paths()
-        depth = max(len(path) for path in paths)
-        padded = [path + [tree.size] * (depth - len(path)) for path in paths]
-        cache[device] = torch.tensor(padded, device=device), torch.tensor(tree.groups, device=device)
-    return cache[device]
+        return finite(o.class_scale * 0.5 * grad * (hot - probs)), None
+    return o.class_scale * (hot - probs), None
 
 
 def _path_probability(head: Region, probs: Tensor, target: Tensor) -> Tensor:
     """Probability of the class, in a tree the product up to the root."""
     if head.tree is None:
         return probs.gather(1, target[:, None])[:, 0]
-    paths, _ = _tree_tables(head.tree, probs.device)
+    paths, _ = head.tree.tables(probs.device)
     padded = torch.cat([probs, torch.ones_like(probs[:, :1])], 1)
     return padded.gather(1, paths[target]).prod(1)
 
 
-def _classes_of_high(head: Region, y, delta, truth, high, which, objectness) -> None:
-    """classfix: predictions that overlap a truth learn its class, too."""
-    images = torch.arange(len(y), device=y.device).view(-1, 1, 1, 1)
-    ids = truth[images, which][..., 4].long().clamp(0, head.classes - 1)
-    target = mapped(head.class_map, ids).reshape(-1)
-    scale = head.options.class_scale
-    rates = _class_delta(head, y[..., 5:].reshape(-1, head.classes), target, scale).view_as(y[..., 5:])
+def _classes_of_high(s: _Scene, high: Tensor, which: Tensor) -> None:
+    """classfix: predictions that overlap a truth learn its class, too (not through `map`, as Darknet)."""
+    head, objectness = s.head, s.y[..., 4]
+    images = torch.arange(len(s.y), device=s.y.device).view(-1, 1, 1, 1)
+    target = s.truth[images, which][..., 4].long().clamp(0, head.classes - 1).reshape(-1)
+    probs = s.y[..., 5:].reshape(-1, head.classes)
+    rates, touched = _class_delta(head, probs, target)
+    rates = rates.view_as(s.y[..., 5:])
     if head.options.classfix == 2:
         rates = rates * objectness[..., None]
-    delta[..., 5:] = torch.where(high[..., None], rates, delta[..., 5:])
+    on = high[..., None] if touched is None else high[..., None] & touched.view_as(rates)
+    s.delta[..., 5:] = torch.where(on, rates, s.delta[..., 5:])
+    s.count_classes(probs, target, high.reshape(-1))
 
 
-def _objects(head: Region, y, boxes, truth, ok, delta, context: LossContext) -> dict[str, Tensor]:
+def _objects(s: _Scene, context: LossContext) -> dict[str, Tensor]:
     """Every truth trains the best anchor of its cell; a later truth on the same one overwrites."""
-    o, (b, h, w, n, entries) = head.options, y.shape
-    m = truth.shape[1]
-    image = torch.arange(b, device=y.device).view(b, 1).expand(b, m)
-    column, row = (truth[..., 0] * w).long().clamp(0, w - 1), (truth[..., 1] * h).long().clamp(0, h - 1)
-    anchors = y.new_tensor(head.anchors).view(-1, 2) / y.new_tensor([w, h])
-    shapes = anchors.expand(b, m, n, 2) if o.bias_match else boxes[image, row, column][..., 2:4]
-    zeros = torch.zeros_like(shapes)
-    want = truth[..., None, 2:4]
-    fit = iou(torch.cat([zeros, shapes], -1), torch.cat([torch.zeros_like(want), want], -1))
+    head, o, (b, h, w, n, entries) = s.head, s.head.options, s.y.shape
+    m = s.truth.shape[1]
+    image = torch.arange(b, device=s.y.device).view(b, 1).expand(b, m)
+    column = (s.truth[..., 0] * w).long().clamp(0, w - 1)
+    row = (s.truth[..., 1] * h).long().clamp(0, h - 1)
+    anchors = constant(head.anchors, s.y).view(-1, 2) / constant((w, h), s.y)
+    fit = shape_overlap(anchors if o.bias_match else s.boxes[image, row, column][..., 2:4], s.truth)
     best = fit.argmax(-1)
-    cell = ((image * h + row) * w + column) * n + best
-    cells = b * h * w * n
-    cell = torch.where(ok, cell, cells).reshape(-1)
-    order = torch.arange(cell.numel(), device=y.device)
-    last = torch.full((cells + 1,), -1, device=y.device).scatter_reduce(0, cell, order, "amax")
-    final = (last[cell] == order) & ok.reshape(-1)
+    cell = (((image * h + row) * w + column) * n + best).reshape(-1)
+    if context.strict:  # where no anchor overlaps, Darknet trains the first of the batch
+        cell = torch.where(fit.amax(-1).reshape(-1) > 0, cell, 0)
+    on, truth = s.ok.reshape(-1), s.truth.reshape(-1, s.truth.shape[-1])
 
-    index = cell.clamp(max=cells - 1)
-    values, flat_truth = y.view(-1, entries)[index], truth.reshape(-1, truth.shape[-1])
-    pred = boxes.view(-1, 4)[index]
-    overlap = iou(pred, flat_truth[:, :4])
-    objectness = values[:, 4]
+    values = s.y.reshape(-1, entries)[cell]
+    overlap = iou(s.boxes.reshape(-1, 4)[cell], truth[:, :4])
+    objectness, probs = values[:, 4], values[:, 5:]
     aim = overlap if o.rescore else torch.ones_like(overlap)
     pull = o.object_scale * (aim - objectness) * objectness * (1 - objectness)
-    if o.classfix == -1:
-        pull = o.object_scale * (1 - objectness) * objectness * (1 - objectness)
-    push = o.coord_scale * _box_delta(values, flat_truth, column.reshape(-1), row.reshape(-1), anchors[best.reshape(-1)], w, h)
-    source = flat_truth[:, 4].long().clamp(0, head.classes - 1)
+    push = _box_delta(values, truth, column.reshape(-1), row.reshape(-1), anchors[best.reshape(-1)], w, h)
+    source = truth[:, 4].long().clamp(0, head.classes - 1)
     target = mapped(head.class_map, source).clamp(0, head.classes - 1)
-    rates = _class_delta(head, values[:, 5:], target, o.class_scale)
-    where = torch.where(final, cell, cells)
-    spare = torch.cat([delta.view(-1, entries), delta.new_zeros(1, entries)])
-    spare[where] = torch.cat([push, pull[:, None], rates], 1)
-    delta.copy_(spare[:-1].view_as(delta))
-    on = ok.reshape(-1)
-    count = on.sum().clamp(min=1)
+    _, last = ends(cell, b * h * w * n, on)
+    _write(s, slice(0, 5), cell, last, torch.cat([o.coord_scale * push, pull[:, None]], 1))
+    rates, touched = _class_delta(head, probs, target)
+    if touched is None:
+        _write(s, slice(5, None), cell, last, rates)
+    else:
+        _write_last(s, cell, on[:, None] & touched, rates)
+    s.count_classes(probs, target, on)
+    count = on.sum()
     return {
-        "avg_iou": torch.where(on, overlap, 0.0).sum() / count,
-        "class": torch.where(on, _path_probability(head, values[:, 5:], target), 0.0).sum() / count,
-        "obj": torch.where(on, objectness, 0.0).sum() / count,
-        "recall": (on & (overlap > 0.5)).sum() / count,
-        "count": on.sum(),
+        "avg_iou": mean(torch.where(on, overlap, 0.0).sum(), count),
+        "obj": mean(torch.where(on, objectness, 0.0).sum(), count),
+        "recall": mean((on & (overlap > 0.5)).sum(), count),
+        "count": count,
     }
+
+
+def _write(s: _Scene, entries: slice, cell: Tensor, on: Tensor, values: Tensor) -> None:
+    """Put rows of `values` into entries of their cells, where `on`; no two rows that are on share a cell."""
+    flat = s.delta.view(-1, s.delta.shape[-1])
+    part = flat[:, entries]
+    spare = torch.cat([part, part[:1]])
+    spare[torch.where(on, cell, len(part))] = values
+    flat[:, entries] = spare[:-1]
+
+
+def _write_last(s: _Scene, cell: Tensor, on: Tensor, values: Tensor) -> None:
+    """Put class deltas (P, classes) where `on` (P, classes); of several on one number the last one stays."""
+    flat = s.delta.view(-1, s.delta.shape[-1])
+    order = torch.where(on, torch.arange(len(cell), device=cell.device)[:, None], -1)
+    last = torch.full((len(flat), order.shape[1]), -1, device=cell.device)
+    last = last.scatter_reduce(0, cell[:, None].expand_as(order), order, "amax")
+    flat[:, 5:] = torch.where(last >= 0, values.gather(0, last.clamp(min=0)), flat[:, 5:])
 
 
 def _box_delta(values, truth, column, row, anchors, w: int, h: int) -> Tensor:
@@ -184,27 +196,28 @@ def _box_delta(values, truth, column, row, anchors, w: int, h: int) -> Tensor:
     )
 
 
-def _class_only(head: Region, y, truth, only, delta, stats) -> None:
+def _class_only(s: _Scene, only: Tensor) -> None:
     """An image with a class but no box trains the cell that already believes in it most, and nothing else."""
-    has = only.any(1)
-    first = only.float().argmax(1)
-    images = torch.arange(len(y), device=y.device)
-    ids = truth[images, first][:, 4].long().clamp(0, head.classes - 1)
-    target = mapped(head.class_map, ids).clamp(0, head.classes - 1)
-    cells = y.view(len(y), -1, y.shape[-1])
-    per_cell = target[:, None].expand(-1, cells.shape[1]).reshape(-1)
-    belief = _path_probability(head, cells[..., 5:].reshape(-1, head.classes), per_cell).view(len(y), -1) * cells[..., 4]
-    best = belief.argmax(1)
-    rates = _class_delta(head, cells[images, best][:, 5:], target, head.options.class_scale)
+    head, has = s.head, only.any(1)
+    images = torch.arange(len(s.y), device=s.y.device)
+    first = only.to(torch.uint8).argmax(1)
+    target = s.truth[images, first][:, 4].long().clamp(0, head.classes - 1)
+    cells = s.y.view(len(s.y), -1, s.y.shape[-1])
+    per_cell = target[:, None].expand(cells.shape[:2]).reshape(-1)
+    likely = _path_probability(head, cells[..., 5:].reshape(-1, head.classes), per_cell).view(cells.shape[:2])
+    best = (likely * cells[..., 4]).argmax(1)
+    probs = cells[images, best][:, 5:]
+    rates, touched = _class_delta(head, probs, target)
     alone = torch.zeros_like(cells)
-    alone[images, best, 5:] = rates
-    delta.copy_(torch.where(has.view(-1, 1, 1, 1, 1), alone.view_as(delta), delta))
+    alone[images, best, 5:] = torch.where(touched, rates, 0.0)
+    s.delta = torch.where(has.view(-1, 1, 1, 1, 1), alone.view_as(s.delta), s.delta)
+    s.count_classes(probs, target, has)
 
 
-def printed(head: Region, loss: HeadLoss) -> str:
+def printed(head: Region, loss: HeadLoss) -> list[str]:
     """Darknet's line of this head."""
-    s = {name: float(value) for name, value in loss.stats.items()}
-    return (
+    s = loss.numbers()
+    return [
         f"Region Avg IOU: {s['avg_iou']:f}, Class: {s['class']:f}, Obj: {s['obj']:f}, No Obj: {s['no_obj']:f}, "
         f"Avg Recall: {s['recall']:f},  count: {s['count']:.0f}"
-    )
+    ]

@@ -1,6 +1,7 @@
-"""Late in training: deltas that look like wrong labels are dropped, and small ones evened out (Darknet: `forward_yolo_layer`).
+"""Late in training deltas that look like wrong labels are dropped, and small ones evened out.
 
-All statistics stay on the device; each head keeps its rolling averages in its state.
+Darknet does this at the end of `forward_yolo_layer`.
+All statistics stay on the device; the rolling averages are one set for all heads of a network, as in Darknet.
 """
 
 from __future__ import annotations
@@ -15,46 +16,98 @@ LATE = 3 / 4
 THRESHOLD_STEP = 0.01
 
 
-def reject(delta: Tensor, classes: int, context: LossContext) -> None:
-    """Zero outliers (and, with equidistant_point, small values) of a flat delta in place."""
+def reject(delta: Tensor, classes: int, context: LossContext) -> dict[str, Tensor]:
+    """Zero outliers (and, with equidistant_point, small values) of a flat delta in place; returns what is printed."""
     net, it = context.net, context.iteration
     start = int(context.max_batches * LATE)
-    late = it > start and (net.num_sigmas_reject_badlabels or net.badlabels_rejection_percentage)
+    sigmas = net.num_sigmas_reject_badlabels if it > start else 0
+    percentage = net.badlabels_rejection_percentage if it > start else 0
     even = net.equidistant_point and it > net.equidistant_point
-    if not late and not even:
-        return
-    state = context.state
-    size, used = delta.abs(), delta != 0
-    count = used.sum().clamp(min=1)
-    largest, mean = size.max(), size.sum() / count
-    before = state.get("avg", torch.zeros_like(mean))
-    state["max"] = state["max"] * KEEP + largest * TAKE if "max" in state else largest
-    state["avg"] = state["avg"] * KEEP + mean * TAKE if "avg" in state else mean * TAKE
-    final = None
-    if net.num_sigmas_reject_badlabels:
-        deviation = torch.sqrt((torch.where(used, delta - state["avg"], 0.0) ** 2).sum() / count)
-        old = state.get("std", torch.zeros_like(mean))
-        state["std"] = old * KEEP + deviation * TAKE
-        final = state["avg"] + old * net.num_sigmas_reject_badlabels
-        if late:
-            progress = (it - start) / max(start, 1)
-            bound = torch.maximum(final, state["max"] - progress * (state["max"] - final).abs())
-            delta.masked_fill_(size > bound, 0.0)
-    if late and net.badlabels_rejection_percentage:
-        _reject_share(delta, size, used, count, classes, context)
+    if not (sigmas or percentage or even):
+        return {}
+    state, stats = context.net_state, {}
+    average_before = state.get("delta_avg", delta.new_zeros(()))
+    _roll(state, *_size(delta))
+    progress = (it - net.equidistant_point) / max(1, context.max_batches - net.equidistant_point)
+    low = average_before * progress * 1.4
+    if sigmas:
+        final = _reject_sigmas(delta, sigmas, (it - start) / max(start, 1), state, stats)
+        stats["start"] = delta.new_full((), float(start))
+        low = torch.minimum(final, state["delta_avg"]) * progress
+    if percentage:
+        _reject_share(delta, classes, percentage, state, stats)
     if even:
-        progress = (it - net.equidistant_point) / max(1, context.max_batches - net.equidistant_point)
-        bound = before * progress * 1.4 if final is None else torch.minimum(final, state["avg"]) * progress
-        delta.masked_fill_(delta.abs() < bound, 0.0)
+        stats["equidistant_threshold"] = low
+        stats["equidistant_point"] = delta.new_full((), float(net.equidistant_point))
+        stats["equidistant_progress"] = delta.new_full((), progress * 100)
+        delta.masked_fill_(delta.abs() < low, 0.0)
+    return stats
 
 
-def _reject_share(delta, size, used, count, classes: int, context: LossContext) -> None:
-    """A threshold that walks until the wanted percentage lies above it."""
-    state = context.state
-    bound = state.get("bound", state["max"])
-    above = used & (size > bound)
+def _size(delta: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest and mean absolute value of what isn't zero."""
+    size = delta.abs()
+    return size.max(), size.sum() / (delta != 0).sum().clamp(min=1)
+
+
+def _roll(state: dict, largest: Tensor, average: Tensor) -> None:
+    """Rolling averages; the largest value starts with the first one, the mean with 0."""
+    old = state.get("delta_max", largest)
+    old = torch.where(old == 0, largest, old)
+    state["delta_max"] = old * KEEP + largest * TAKE
+    state["delta_avg"] = state.get("delta_avg", torch.zeros_like(average)) * KEEP + average * TAKE
+
+
+def _reject_sigmas(delta: Tensor, sigmas: float, progress: float, state: dict, stats: dict) -> Tensor:
+    """Drop what lies beyond a bound that sinks from the largest value to some deviations over the average."""
+    largest, average = state["delta_max"], state["delta_avg"]
+    used = delta != 0
+    spread = torch.where(used, delta - average, 0.0).square().sum() / used.sum().clamp(min=1)
+    deviation = state.get("delta_std", torch.zeros_like(average))
+    state["delta_std"] = deviation * KEEP + torch.sqrt(spread) * TAKE
+    final = average + deviation * sigmas
+    bound = torch.maximum(final, largest - progress * (largest - final).abs())
+    delta.masked_fill_(delta.abs() > bound, 0.0)
+    stats |= {"rolling_std": deviation, "rolling_max": largest, "rolling_avg": average}
+    stats |= {"badlabels_threshold": bound, "badlabels_progress": delta.new_full((), progress * 100)}
+    return final
+
+
+def _reject_share(delta: Tensor, classes: int, wanted: float, state: dict, stats: dict) -> None:
+    """Drop what lies beyond a bound that walks until the wanted percentage lies there."""
+    bound = state.get("delta_bound", state["delta_max"])
+    bound = torch.where(bound == 0, state["delta_max"], bound)
+    above = delta.abs() > bound
+    percentage = 100.0 * above.sum() * (classes + 5) / (delta != 0).sum().clamp(min=1)
     delta.masked_fill_(above, 0.0)
-    percentage = 100.0 * above.sum() * (classes + 5) / count
-    up = percentage > context.net.badlabels_rejection_percentage
-    lower = torch.where(bound >= THRESHOLD_STEP, bound - THRESHOLD_STEP, bound)
-    state["bound"] = torch.where(up, bound + THRESHOLD_STEP, lower)
+    lower = torch.where(bound > THRESHOLD_STEP, bound - THRESHOLD_STEP, bound)
+    state["delta_bound"] = torch.where(percentage > wanted, bound + THRESHOLD_STEP, lower)
+    stats |= {"reject_before": bound, "reject_after": state["delta_bound"], "reject_percent": percentage}
+    stats |= {"reject_wanted": delta.new_full((), float(wanted)), "reject_max": state["delta_max"]}
+
+
+def printed_rejection(s: dict[str, float]) -> list[str]:
+    """Darknet's lines about thresholds, from the numbers that `reject` returned."""
+    lines = []
+    if "rolling_std" in s:
+        lines += [
+            f" rolling_std = {s['rolling_std']:f}, rolling_max = {s['rolling_max']:f}, "
+            f"rolling_avg = {s['rolling_avg']:f} ",
+            f" badlabels loss_threshold = {s['badlabels_threshold']:f}, start_it = {s['start']:.0f}, "
+            f"progress = {s['badlabels_progress']:f} ",
+        ]
+    if "reject_before" in s:
+        before, after = s["reject_before"], s["reject_after"]
+        moved = [" increase!!! "] if after > before else [" decrease!!! "] if after < before else []
+        lines += [
+            f" badlabels_reject_threshold = {before:f} ",
+            *moved,
+            f" badlabels_reject_threshold = {after:f}, cur_percent = {s['reject_percent']:f}, "
+            f"badlabels_rejection_percentage = {s['reject_wanted']:f}, delta_rolling_max = {s['reject_max']:f} ",
+        ]
+    if "equidistant_threshold" in s:
+        lines.append(
+            f" equidistant_point loss_threshold = {s['equidistant_threshold']:f}, "
+            f"start_it = {s['equidistant_point']:.0f}, progress = {s['equidistant_progress']:3.1f} % "
+        )
+    return lines

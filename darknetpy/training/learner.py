@@ -60,6 +60,7 @@ class Learner:
         self.seen = network.seen
         self.iteration = self.seen // self.images
         self.head_states: dict[int, dict] = {layer.index: {} for layer in network.structure.heads}
+        self.net_state: dict = {}
 
     def turn(self, mini_batches: Sequence[tuple[Tensor, Tensor]]) -> Turn:
         """Train on S mini-batches of (images, truth) and update once."""
@@ -122,6 +123,7 @@ class Learner:
                 batch=rows,
                 strict=self.strict,
                 state=self.head_states[layer.index],
+                net_state=self.net_state,
                 losses=losses,
                 net=self.net,
                 input=passed.inputs[layer.index].detach(),

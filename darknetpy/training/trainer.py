@@ -284,12 +284,9 @@ class Trainer:
         )
 
     def _details(self, turn: Turn) -> tuple[str, ...]:
-        lines = []
+        lines: list[str] = []
         for mini in turn.mini_batches:
-            for head in self.network.structure.heads:
-                text = losses.printed(head, mini.heads[head.index])
-                if text:
-                    lines.append(text)
+            lines += losses.printed(self.network.structure.heads, mini.heads)
         return tuple(lines)
 
 
