@@ -139,8 +139,11 @@ def pull_boxes(s: Scene, a: Assignment) -> Tensor:
 
 
 def pull_classes(s: Scene, a: Assignment, preset: Tensor | None) -> None:
-    """The first truth of a prediction sets all classes; further ones only their own. `preset` (B, n, H, W) marks
-    predictions whose classes were set before."""
+    """The first truth of a prediction sets all classes; further ones only their own.
+
+    `preset` (B, n, H, W) marks predictions whose classes were set before. (Darknet takes a class delta of exactly 0 for
+    "not set": a second truth on a class whose probability is exactly 0 sets all anew there.)
+    """
     delta, probs = s.delta, a.places.values(s.classes)
     fresh = a.first if preset is None else a.first & ~a.places.of(preset)
     start = s.objectness + 1
