@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,21 +41,27 @@ class Case:
     """One folder of the collection."""
 
     name: str
+    device: str = "cpu"
     network: Network = field(init=False)
 
     def __post_init__(self):
         self.folder: Path = CASES / self.name
         self.network = Network(
-            str(self.folder / "net.cfg"), str(self.folder / "init.weights"), training=True, strict=True
+            str(self.folder / "net.cfg"),
+            str(self.folder / "init.weights"),
+            training=True,
+            strict=True,
+            device=self.device,
         )
         with np.load(self.folder / "expected.npz") as stored:
             self.expected = dict(stored)
         with np.load(self.folder / "data.npz") as stored:
-            self.truth = torch.from_numpy(stored["truth"])
-            self.images = torch.from_numpy(stored["X_u8"].astype(np.float32) / np.float32(255))
+            self.truth = torch.from_numpy(stored["truth"]).to(self.device)
+            self.images = torch.from_numpy(stored["X_u8"].astype(np.float32) / np.float32(255)).to(self.device)
 
-    def mini_batches(self) -> Iterator[MiniBatch]:
-        """Every subdivision, with the memory that heads and network keep between them."""
+    def mini_batches(self, around: type | None = None) -> Iterator[MiniBatch]:
+        """Every subdivision, with the memory that heads and network keep between them. Losses are computed inside a
+        context made by `around`."""
         net, rows, seen = self.network.net, self.network.net.mini_batch, int(self.expected["seen_before"])
         states: dict[int, dict] = {}
         net_state: dict = {}
@@ -82,8 +89,10 @@ class Case:
                     output = output.reshape(rows, -1, *output.shape[1:3])
                 result.heads.append(head)
                 truth = self.truth[k * rows : (k + 1) * rows]
-                result.losses[head.index] = head_loss(head, output, self._rows(truth), context)
-                result.deltas[head.index] = self._stored(k, head.index, "delta").numpy()
+                truth = self._rows(truth)
+                with around() if around else nullcontext():
+                    result.losses[head.index] = head_loss(head, output, truth, context)
+                result.deltas[head.index] = self._stored(k, head.index, "delta").cpu().numpy()
                 if head.has_cost:
                     result.costs[head.index] = float(self.expected[f"s{k}/L{head.index}/cost"])
             yield result
@@ -106,7 +115,7 @@ class Case:
 
     def _stored(self, k: int, layer: int, what: str) -> torch.Tensor | None:
         value = self.expected.get(f"s{k}/L{layer}/{what}")
-        return None if value is None else torch.from_numpy(value)
+        return None if value is None else torch.from_numpy(value).to(self.device)
 
 
 def assert_same_text(actual: list[str], expected: str) -> None:
