@@ -11,7 +11,16 @@ from darknetpy.losses import HeadLoss
 
 CASES = [*names("yolo_"), *names("gauss_"), *names("region_"), *names("det_"), *names("softmax_"), *names("cost_")]
 """All but [contrastive], whose number of labelled positions decides the size of a matrix."""
-WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "lift_fresh", "is_nonzero")
+WAITING = (
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_dim",
+    "lift_fresh",
+    "is_nonzero",
+    "bincount",
+)
 """Operations that wait for a GPU: values read by Python, sizes that depend on values, tensors made from numbers."""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from darknetpy.errors import ConfigError
 from darknetpy.losses import LossContext, head_loss, printed, propagated
 from darknetpy.losses.base import HeadLoss
 from darknetpy.network import Network
@@ -204,3 +205,12 @@ def test_without_positions_the_accuracy_reads_minus_one(tmp_path):
     assert printed([head], {head.index: loss})[0] == (
         " Contrast accuracy = -1.000000 %, all = 0, good = 0, same = 0, diff = 0 "
     )
+
+
+def test_embeddings_must_be_those_of_the_yolo_layer(tmp_path):
+    sections = (
+        "[convolutional]\nfilters=14\nsize=1\nactivation=linear\n[yolo]\nclasses=2\nnum=2\nanchors=2,2, 3,3\n",
+        "[route]\nlayers=0\n[contrastive]\nyolo_layer=1\n",
+    )
+    with pytest.raises(ConfigError, match="embeddings have 7 numbers here and 0 in layer 1"):
+        network_of(tmp_path, *sections)

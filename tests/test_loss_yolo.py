@@ -160,7 +160,7 @@ def test_the_adversarial_pass_hides_what_is_seen(tmp_path, section, truth_thresh
 
 def test_labels_are_those_of_best_anchors_and_the_last_truth_wins(tmp_path):
     for seed in range(8):
-        network, head = make_head(tmp_path, iou_thresh=0.1, map=(1, 1, 2))
+        network, head = make_head(tmp_path, iou_thresh=0.1, map=(1, 1, 2), embedding_layer=0)
         out, truth = make_scene(head, seed)
         loss, reference = run(network, head, out, truth), Reference(head, out, truth, NET_W, NET_H)
         np.testing.assert_array_equal(loss.labels.numpy(), reference.labels)

@@ -46,6 +46,11 @@ class Contrastive(Layer):
         if self.inputs % cells:
             raise context.error(f"{self.inputs} inputs do not divide into {cells} embeddings of layer {index}")
         self.embedding_size = self.inputs // cells
+        if self.embedding_size != head.embedding_size:
+            raise context.error(
+                f"embeddings have {self.embedding_size} numbers here and {head.embedding_size} in layer {index}",
+                f"embedding_layer= of layer {index} must name the layer before this one",
+            )
 
     def sources(self) -> list[int]:
         return [] if self.yolo is None else [self.yolo]

@@ -75,12 +75,15 @@ def best_overlap(boxes: Tensor, truth: Tensor, ok: Tensor) -> tuple[Tensor, Tens
     return torch.cat([p.values for p in parts]), torch.cat([p.indices for p in parts])
 
 
-def shape_overlap(shapes: Tensor, truth: Tensor, kind=iou) -> Tensor:
+def shape_overlap(shapes: Tensor, truth: Tensor, kind: str = "iou") -> Tensor:
     """(..., n) overlap of shapes (..., n, 2) and truths (..., 6), all moved to one centre."""
     want = truth[..., None, 2:4]
+    if kind not in ("giou", "diou", "ciou"):
+        inter = torch.minimum(shapes, want).clamp(min=0).prod(-1)
+        return torch.where(inter > 0, inter / (shapes.prod(-1) + want.prod(-1) - inter), 0.0)
     shapes, want = torch.broadcast_tensors(shapes, want)
     zeros = torch.zeros_like(shapes)
-    return kind(torch.cat([zeros, shapes], -1), torch.cat([zeros, want], -1))
+    return IOU_KINDS[kind](torch.cat([zeros, shapes], -1), torch.cat([zeros, want], -1))
 
 
 def assign(head: AnchorHead, truth: Tensor, ok: Tensor, grid: tuple[int, int], context: LossContext) -> Assignment:
@@ -96,8 +99,8 @@ def assign(head: AnchorHead, truth: Tensor, ok: Tensor, grid: tuple[int, int], c
     fits_best = best[..., None] == mask
     chosen = fits_best
     if head.options.iou_thresh < 1.0:
-        kind = IOU_KINDS.get(head.options.iou_thresh_kind, iou)
-        fit = shape_overlap(anchors[mask.clamp(0, len(anchors) - 1)], truth, kind)
+        own = anchors[mask.clamp(0, len(anchors) - 1)]
+        fit = shape_overlap(own, truth, head.options.iou_thresh_kind)
         chosen = chosen | ((fit > head.options.iou_thresh) & (mask >= 0))
 
     def spread(values: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ class LossContext:
         net_w, net_h: size of the input picture, pixels.
         iteration: finished updates; seen: images so far, these included; batch: rows of the mini-batch.
         state: this head's memory between mini-batches (tensors only).
-        net_state: memory that all heads of the network share, as Darknet's counters and rolling statistics do.
+        net_state: memory that all heads of the network share, as Darknet's counters and rolling statistics do. Once
+            there, counters are changed in place; rolling statistics are made anew.
         losses: results of the heads before this one, by layer.
         input: the head's input, where the loss reads it.
         adversarial: the pass that looks for an image to hide its objects in.
@@ -48,7 +49,8 @@ class LossContext:
 class HeadLoss:
     """A head's delta (minus the gradient, shape of its output), its cost (scalar) and what Darknet prints of it.
 
-    `stats` are scalar tensors by name; `labels` and `classes` are the track id and class of each position (-1: none).
+    `stats` are scalar tensors by name. `labels` and `classes` are the track id and class of each position (-1: none),
+    given by yolo heads with an embedding layer.
     """
 
     delta: Tensor
@@ -76,6 +78,15 @@ def mapped(class_map: list[int] | None, classes: Tensor) -> Tensor:
         return classes
     table = whole(class_map or [0], classes)
     return table[classes.clamp(0, len(table) - 1)]
+
+
+def counted(state: dict, name: str, value: Tensor) -> Tensor:
+    """Add to a running count, in place so that a captured graph can repeat it, and return a copy."""
+    if name in state:
+        state[name] += value
+    else:
+        state[name] = value.clone()
+    return state[name].clone()
 
 
 def mean(total: Tensor, count: Tensor) -> Tensor:

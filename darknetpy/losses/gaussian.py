@@ -108,7 +108,7 @@ def gaussian_box_delta(s: Scene, truth: Tensor, classes: Tensor, places: Places)
     of_sigma = weight * (z * z / sigmas - 1 / wide) * o.uc_normalizer
     if o.iou_loss != "mse":
         of_mean = _overlap_push(s, truth, places, means)
-    of_mean = of_mean * (o.iou_normalizer * s.factor(classes))[:, None]
+    of_mean = of_mean * (o.iou_normalizer * s.factor(classes[:, None]))
     push = torch.stack([of_mean, of_sigma], 2).view(-1, OBJECTNESS)
     return finite(push).clamp(-o.max_delta, o.max_delta)
 

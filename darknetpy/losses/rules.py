@@ -48,11 +48,11 @@ class Scene:
         """(B, n, classes, H, W) class probabilities."""
         return self.maps[:, :, self.objectness + 1 :]
 
-    def factor(self, target: Tensor) -> Tensor:
+    def factor(self, target: Tensor) -> Tensor | float:
         """Factor of each class from `counters_per_class`: the largest count over its own, at most max_delta."""
         counters = self.head.options.counters_per_class
         if counters is None:
-            return torch.ones_like(target, dtype=self.maps.dtype)
+            return 1.0
         counts = constant([float(max(1, count)) for count in counters], self.maps)
         return (counts.max() / counts).clamp(max=self.head.options.max_delta)[target]
 
@@ -100,7 +100,7 @@ def first_class_delta(s: Scene, probs: Tensor, target: Tensor) -> Tensor:
     right, wrong = s.aims
     result = torch.where(hot, right - probs, wrong - probs)
     if o.counters_per_class is not None:
-        result = torch.where(hot, result * (s.factor(target) * o.cls_normalizer)[:, None], result)
+        result = torch.where(hot, result * (s.factor(target[:, None]) * o.cls_normalizer), result)
     return finite(result)
 
 

@@ -14,7 +14,7 @@ from darknetpy.boxes import giou, iou
 from darknetpy.layers.constants import constant, whole
 from darknetpy.layers.yolo import Yolo
 from darknetpy.losses.anchors import Assignment, Delta, Places, assign, ends, finite, rewritten, usable
-from darknetpy.losses.base import HeadLoss, LossContext, mean
+from darknetpy.losses.base import HeadLoss, LossContext, counted, mean
 from darknetpy.losses.box import iou_gradient
 from darknetpy.losses.rejection import printed_rejection, reject
 from darknetpy.losses.rules import (
@@ -59,7 +59,8 @@ def yolo_loss(head: Yolo, output: Tensor, truth: Tensor, context: LossContext) -
     loss = _cost(head, s.delta.maps, measured, context)
     loss.stats.update(rejection)
     loss.delta = s.delta.maps.reshape(output.shape)
-    loss.labels, loss.classes = _labels(s, pairs)
+    if head.embedding_layer is not None:
+        loss.labels, loss.classes = _labels(s, pairs)
     return loss
 
 
@@ -130,7 +131,7 @@ def _pull_objectness(s: Scene, a: Assignment) -> None:
 def yolo_box_delta(s: Scene, truth: Tensor, classes: Tensor, places: Places) -> Tensor:
     """(P, 4) deltas of x, y, w, h (Darknet: `delta_yolo_box`)."""
     o, values = s.head.options, places.values(s.maps[:, :, :4])
-    normalizer = (o.iou_normalizer * s.factor(classes))[:, None]
+    normalizer = o.iou_normalizer * s.factor(classes[:, None])
     if o.iou_loss == "mse":
         scale = (2 - truth[:, 2:3] * truth[:, 3:4]) * normalizer
         return finite(scale * (_targets(s, truth, places) - values))
@@ -152,22 +153,20 @@ def _targets(s: Scene, truth: Tensor, places: Places) -> Tensor:
 
 def _cost(head: Yolo, maps: Tensor, measured: dict[str, Tensor], context: LossContext) -> HeadLoss:
     """Cost and printed numbers. With IoU losses and show_details the cost is a mean plus a sum, as Darknet has it."""
-    o, net = head.options, context.net_state
+    o = head.options
     total = (maps * maps).sum()
     class_loss = o.obj_normalizer * (maps[:, :, 4:] * maps[:, :, 4:]).sum()
     cost = total
     if o.iou_loss != "mse" and o.show_details:
         cost = o.iou_normalizer * mean(measured["distance"], measured["count"]) + class_loss
-    for name, value in (("total_bbox", measured["boxes"]), ("rewritten_bbox", measured["rewritten"])):
-        net[name] = net.get(name, 0) + value
     stats = {
         "avg_iou": mean(measured["iou"], measured["count"]),
         "count": measured["count"].clamp(min=1),
         "class_loss": class_loss / context.batch,
         "iou_loss": (total - class_loss) / context.batch,
         "total_loss": total / context.batch,
-        "total_bbox": net["total_bbox"],
-        "rewritten_bbox": net["rewritten_bbox"],
+        "total_bbox": counted(context.net_state, "total_bbox", measured["boxes"]),
+        "rewritten_bbox": counted(context.net_state, "rewritten_bbox", measured["rewritten"]),
     }
     return HeadLoss(maps, cost, stats)
 
