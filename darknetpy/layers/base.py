@@ -134,7 +134,7 @@ class ForwardContext:
         iteration, max_batches, burn_in, seen: counters of training.
         net_w, net_h: size of the input picture, pixels.
         fused: batch normalisation is folded into `tensors`.
-        probe: where training is observed, values before activations by layer, with their gradients retained.
+        probe: where training is observed, raw outputs of convolutions by layer, with their gradients retained.
     """
 
     tensors: Any = None

@@ -149,12 +149,12 @@ class Convolutional(Layer):
             y = binary.convolve(self, x, t.weights, context)
         else:
             y = self.convolve(x, t.weights, t.biases if not self._normalizes(context) else None)
+        if context.probe is not None:
+            y = context.observe(self.index, y)
         if self._normalizes(context):
             y = batch_norm(self, y, t, context)
         elif self.xnor or self.binary:
             y = y + t.biases.view(1, -1, 1, 1)
-        if context.probe is not None:
-            y = context.observe(self.index, y)
         z = activate(self.output_activation(context), y, in_place=not context.training)
         if self.options.assisted_excitation and context.training:
             z = excite(y, z, self.activation, self.options.assisted_excitation, context)

@@ -25,11 +25,24 @@ TRUTH_SIZE = 6
 
 @dataclass
 class MiniBatch:
-    """What one forward and backward pass gave: `cost` is the mean over layers with a cost, a scalar tensor."""
+    """What one forward and backward pass gave.
+
+    Attributes:
+        cost: mean over the layers with a cost, a scalar tensor; heads: losses by layer.
+        outputs: by layer, with their gradients where all were kept; raw: outputs of convolutions before BN and bias.
+    """
 
     cost: Tensor
     heads: dict[int, HeadLoss]
     outputs: list[Tensor | None]
+    raw: dict[int, Tensor] = field(default_factory=dict)
+
+    def delta(self, index: int) -> Tensor | None:
+        """Darknet's delta of a layer, minus the gradient: of a convolution with respect to its raw output."""
+        if index in self.heads:
+            return self.heads[index].delta
+        tensor = self.raw.get(index, self.outputs[index])
+        return None if tensor is None or tensor.grad is None else -tensor.grad
 
 
 @dataclass
@@ -75,6 +88,7 @@ class Learner:
         self.seen += len(x)
         truth = self._rows(truth)
         context = self._forward_context(truth, subdivision)
+        context.probe = {} if keep_all else None
         passed = self.network.run(x, context, keep_all=keep_all)
         if keep_all:
             for output in passed.outputs:
@@ -84,7 +98,7 @@ class Learner:
         self._backward(passed, heads)
         costs = [heads[layer.index].cost for layer in self.network.structure.heads if layer.has_cost]
         cost = torch.stack([c.reshape(()) for c in costs]).mean() if costs else x.new_zeros(())
-        return MiniBatch(cost, heads, passed.outputs)
+        return MiniBatch(cost, heads, passed.outputs, context.probe or {})
 
     def update(self) -> float:
         """One update of all weights from the accumulated gradients; returns the learning rate used."""

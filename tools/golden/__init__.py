@@ -1,0 +1,1 @@
+"""Checks of golden cases, one file a kind."""
