@@ -1,8 +1,8 @@
 """Darknet's update of the weights, on top of `torch.optim` (Darknet: `update_convolutional_layer_gpu` and its sisters).
 
 Gradients arrive summed over the images of a turn. With `n` images, Darknet's accumulator U and torch's buffer v obey
-`v = -U / n`, so `torch.optim.SGD` on `grad / n` is the same rule; decay acts on weights only. What differs from plain
-SGD is listed in `_before_step` and `_after_step`.
+`v = -U / n`, so `torch.optim.SGD` on `grad / n` is the same rule; decay acts on weights only (not on a shortcut's). What
+differs from plain SGD is listed in `_before_step` and `_after_step`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Slot:
 
     @property
     def decays(self) -> bool:
-        return self.spec.role == "weight"
+        return self.spec.role == "weight" and self.layer.type != "shortcut"
 
     @property
     def adam(self) -> bool:
