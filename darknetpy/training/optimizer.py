@@ -1,7 +1,7 @@
 """Darknet's update of the weights, on top of `torch.optim` (Darknet: `update_convolutional_layer_gpu` and its sisters).
 
 Gradients arrive summed over the images of a turn. With `n` images, Darknet's accumulator U and torch's buffer v obey
-`v = -U / n`, so `torch.optim.SGD` on `grad / n` is the same rule; decay acts on weights only (not on a shortcut's). What
+`v = -U / n`, so `torch.optim.SGD` on `grad / n` is the same rule; decay acts on weights only, shortcuts excepted. What
 differs from plain SGD is listed in `_before_step` and `_after_step`.
 """
 
@@ -209,7 +209,7 @@ class Optimizer:
 
 
 def _gated(layers: list[Layer]) -> dict[int, bool]:
-    """Layers that are not updated always: index -> whether `train_only_bn` of it or a later layer forbids it for good."""
+    """Layers that are not updated always: index -> whether `train_only_bn` of it or a later layer forbids it."""
     only_bn = max((layer.index for layer in layers if layer.options.train_only_bn), default=-1)
     return {
         layer.index: layer.index <= only_bn
