@@ -68,7 +68,7 @@ def _pictures(line: Line, detector, image: str | None, thresh: float) -> int:
 
     out = line.get("out")
     status = 0
-    with JsonWriter(out, detector.names) if out else nullcontext() as writer:
+    with JsonWriter(out) if out else nullcontext() as writer:
         for number, path in enumerate(_paths(image), 1):
             try:
                 _one(line, detector, path, thresh, writer, number)

@@ -30,8 +30,16 @@ def detections_of(
         letter_box: the pictures were letterboxed into the network's size.
     """
     per_head = [head.decode(outputs[head.index], thresh, *net_size) for head in heads]
-    found = []
-    for image, size in enumerate(sizes):
-        joined = Detections.cat([decoded[image] for decoded in per_head])
-        found.append(joined.correct(size, net_size, letter_box, relative))
-    return found
+    return [
+        Detections.cat(
+            [_placed(head, decoded[image], size, net_size, relative, letter_box) for head, decoded in zip(heads, per_head)]
+        )
+        for image, size in enumerate(sizes)
+    ]
+
+
+def _placed(head: Layer, found: Detections, size, net_size, relative: bool, letter_box: bool) -> Detections:
+    """Boxes in the picture. The YOLOv1 head gives pixels always, and its letterbox is not undone."""
+    if head.type == "detection":
+        return found.correct(size, net_size, False, relative=False)
+    return found.correct(size, net_size, letter_box, relative)

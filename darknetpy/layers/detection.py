@@ -17,8 +17,6 @@ class DetectionHead(Layer):
 
     is_head = True
     has_cost = True
-    letterboxed = False
-    """Darknet does not undo a letterbox for this head."""
 
     @dataclass
     class Options(LayerOptions):

@@ -18,6 +18,7 @@ class Softmax(Layer):
     (Darknet: `forward_softmax_layer`). Backward its own delta and later ones pass through unchanged."""
 
     is_head = True
+    has_cost = True
 
     @dataclass
     class Options(LayerOptions):
@@ -36,7 +37,6 @@ class Softmax(Layer):
         self.tree = read_tree(options.tree, context) if options.tree else None
         if self.tree is not None and self.tree.size != self.inputs:
             raise context.error(f"the tree has {self.tree.size} classes, the layer {self.inputs} inputs")
-        self.has_cost = not options.noloss
         self.outputs = self.inputs
         self.spatial = bool(options.spatial) and not context.strict
         if self.spatial:

@@ -25,6 +25,9 @@ DELTA_IS_OUTPUT_GRADIENT = frozenset(
 )
 """Types whose recorded delta is a gradient that training exposes; others are checked through parameter gradients."""
 
+NOT_TRAINED_YET = frozenset({"conv_lstm"})
+"""Types that run, but whose truncated gradients of Darknet's GPU build are not reproduced yet."""
+
 
 def is_rates(path: Path) -> bool:
     if path.suffix != ".json" or path.stat().st_size > 1 << 22:
@@ -71,7 +74,10 @@ def _learner(weights: str) -> Learner:
 
 
 def _missing(learner: Learner) -> str | None:
-    return next((head.type for head in learner.network.structure.heads if not has_loss(head)), None)
+    """A type that cannot be trained as Darknet does yet."""
+    names = [head.type for head in learner.network.structure.heads if not has_loss(head)]
+    names += [layer.type for layer in learner.network.layers if layer.type in NOT_TRAINED_YET]
+    return names[0] if names else None
 
 
 def check_loss(folder: Path, places: Places) -> list[Outcome]:
@@ -102,7 +108,7 @@ def _compare_mini_batch(learner, mini, expected, k: int, worst: Worst) -> None:
     for layer in learner.network.layers:
         key, here = f"s{k}/L{layer.index}/", f"s{k} layer {layer.index} [{layer.type}]"
         output = mini.outputs[layer.index]
-        if f"{key}output" in expected and output is not None and layer.type not in ("cost", "contrastive"):
+        if f"{key}output" in expected and output is not None and not _overwritten(learner, layer):
             worst.see(f"{here} output", of_largest(output.detach().numpy(), expected[f"{key}output"]), DELTA)
         delta = mini.delta(layer.index)
         if f"{key}delta" in expected and delta is not None and _comparable(layer):
@@ -115,8 +121,16 @@ def _compare_mini_batch(learner, mini, expected, k: int, worst: Worst) -> None:
             worst.see(f"{here} cost", abs(cost - want) / max(abs(want), 1e-12) if want or cost else 0.0, DELTA)
     for name in ("total_bbox", "rewritten_bbox"):
         if f"s{k}/{name}" in expected:
-            mine = sum(int(state.get(name, 0)) for state in learner.head_states.values())
+            counts = [loss.stats[name] for loss in mini.heads.values() if name in loss.stats]
+            mine = int(counts[-1]) if counts else 0
             worst.see(f"s{k} {name}", abs(mine - int(expected[f"s{k}/{name}"])), 0.0)
+
+
+def _overwritten(learner, layer) -> bool:
+    """Layers whose recorded output is no forward value: heads that only learn, and what masked cost writes into."""
+    following = learner.network.layers[layer.index + 1 : layer.index + 2]
+    masked = any(head.type == "cost" and head.kind == "masked" for head in following)
+    return masked or layer.type in ("cost", "contrastive")
 
 
 def _comparable(layer) -> bool:
@@ -124,6 +138,8 @@ def _comparable(layer) -> bool:
         return layer.type != "softmax" or not layer.options.noloss
     if layer.type == "convolutional":
         return not layer.blur
+    if layer.type == "route" and len(layer.layers) == 1 and layer.groups == 1:
+        return False  # the same tensor as its source here, whose gradient holds all readers' shares
     return layer.type in DELTA_IS_OUTPUT_GRADIENT or (layer.type == "shortcut" and layer.activation == "linear")
 
 
@@ -234,7 +250,8 @@ def check_sizes(path: Path) -> list[Outcome]:
             mine = sizes.at(value)
             worst.see(f"{entry['init_w']} at {value}", float(mine != (w, h)), 0.0)
             if batch is not None and mine == (w, h):
-                worst.see("batch", abs(dynamic_batch(entry["init_b"], sizes.largest, mine) - batch), 0.0)
+                most = dynamic_batch(entry["init_mini_batch"], sizes.largest, mine)
+                worst.see("batch", abs(most - max(1, batch)), 0.0)
     return [worst.outcome(f"train/resize/{path.stem}")]
 
 
