@@ -96,7 +96,7 @@ def _paths(image: str | None) -> Iterator[str]:
 
 
 def _one(line: Line, detector, path: str, thresh: float, writer, number: int) -> None:
-    from darknetpy.images import draw_detections, load_image, save_jpeg
+    from darknetpy.images import draw_detections, load_image, save_image
     from darknetpy.inference.writers import detection_lines, save_labels
 
     picture = load_image(path, detector.network.net.channels)
@@ -112,7 +112,7 @@ def _one(line: Line, detector, path: str, thresh: float, writer, number: int) ->
         writer.write(found, path)
     if line.get("save_labels"):
         save_labels(found, path)
-    save_jpeg("predictions.jpg", draw_detections(picture, found))
+    save_image("predictions.jpg", draw_detections(picture, found))
     sys.stdout.flush()
 
 

@@ -153,15 +153,7 @@ def _check_command(folder: Path, stem: str, place: Path, models: Path, images: P
         listed = words[words.index("<") + 1]
         words = words[: words.index("<")]
     with inside(place):
-        Path("models").mkdir()
-        for model in (folder for folder in models.iterdir() if folder.is_dir()):
-            Path("models", model.name).mkdir()
-            for file in model.iterdir():
-                Path("models", model.name, file.name).symlink_to(file.resolve())
-            names = next(iter(sorted(model.glob("*.names"))), None)
-            if names is not None:
-                text = f"classes = {len(names.read_text().splitlines())}\nnames = models/{model.name}/{names.name}\n"
-                Path("models", model.name, "test.data").write_text(text)
+        _link_models(models)
         Path("images").mkdir()
         for file in images.iterdir():
             Path("images", file.name).write_bytes(file.read_bytes())
@@ -170,6 +162,19 @@ def _check_command(folder: Path, stem: str, place: Path, models: Path, images: P
         _compare_text(out, (folder / f"{stem}.stdout.txt").read_text(), worst)
         _compare_files(folder, stem, words, worst)
     return worst.outcome(f"detect/cli/{stem}")
+
+
+def _link_models(models: Path) -> None:
+    """Each model under the name of its cfg, as the commands have it, with a `.data` file that knows its names."""
+    for cfg in sorted(models.glob("*/*.cfg")):
+        folder = Path("models", cfg.stem)
+        folder.mkdir(parents=True)
+        for file in cfg.parent.iterdir():
+            (folder / file.name).symlink_to(file.resolve())
+        names = next(iter(sorted(cfg.parent.glob("*.names"))), None)
+        if names is not None:
+            text = f"classes = {len(names.read_text().splitlines())}\nnames = {folder}/{names.name}\n"
+            (folder / "test.data").write_text(text)
 
 
 def _list_text(folder: Path, stem: str, listed: str | None) -> str:
