@@ -132,6 +132,7 @@ class ForwardContext:
         training: batch statistics, dropout and the like are on; `frozen` layers see False.
         truth: (B, max, 6) truth rows or (B, n) targets, where training gives them.
         iteration, max_batches, burn_in, seen: counters of training.
+        num_boxes: truth boxes an image that the training command announces; strict assisted excitation sees no others.
         net_w, net_h: size of the input picture, pixels.
         fused: batch normalisation is folded into `tensors`.
         probe: where training is observed, raw outputs of convolutions by layer, with their gradients retained.
@@ -146,6 +147,7 @@ class ForwardContext:
     max_batches: int = 0
     burn_in: int = 0
     seen: int = 0
+    num_boxes: int = 0
     net_w: int = 0
     net_h: int = 0
     time_steps: int = 1
@@ -166,7 +168,12 @@ class ForwardContext:
         """The context of a sub-layer: its own tensors and state, all else as here."""
         state = self.state.setdefault(name, {})
         return ForwardContext(
-            **{**self.__dict__, "probe": None, "tensors": getattr(self.tensors, name) if self.tensors is not None else None, "state": state}
+            **{
+                **self.__dict__,
+                "probe": None,
+                "tensors": getattr(self.tensors, name) if self.tensors is not None else None,
+                "state": state,
+            }
         )
 
 

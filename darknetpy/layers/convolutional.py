@@ -114,7 +114,9 @@ class Convolutional(Layer):
         index = context.source(options.share_index, "share_index")
         other = context.layers[index]
         if not isinstance(other, Convolutional):
-            raise context.error(f"share_index={options.share_index} names layer {index}, which is no convolutional layer")
+            raise context.error(
+                f"share_index={options.share_index} names layer {index}, which is no convolutional layer"
+            )
         same = (self.size, self.nweights, self.c, self.filters) == (other.size, other.nweights, other.c, other.filters)
         if not same or bool(self.batch_normalize) != bool(other.batch_normalize):
             raise context.error(f"its sizes differ from those of layer {index}, whose tensors it shares")

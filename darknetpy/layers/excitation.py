@@ -1,4 +1,4 @@
-"""Assisted excitation: in training, truth boxes lift the activations under them (Darknet: `assisted_excitation_forward`)."""
+"""Assisted excitation: in training, truth boxes lift activations (Darknet: `assisted_excitation_forward_gpu`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def strength(option: float, context: ForwardContext) -> float:
     """Factor at this iteration: a cosine that falls to zero; 0 outside the schedule."""
     it = context.iteration
     if option == 1:
-        return 0.5 * (1 + math.cos(math.pi * it / max(1, context.max_batches))) if it <= context.max_batches / 2 else 0.0
+        return (
+            0.5 * (1 + math.cos(math.pi * it / max(1, context.max_batches))) if it <= context.max_batches / 2 else 0.0
+        )
     if not context.burn_in <= it <= option:
         return 0.0
     return 0.5 * (1 + math.cos(math.pi * it / (context.burn_in + option)))
@@ -39,9 +41,13 @@ def excite(x, y, activation: str, option: float, context: ForwardContext):
     reads it off the lifted one.
     """
     alpha = strength(option, context)
-    if not alpha or context.truth is None or y.dim() != 4:
+    truth = context.truth
+    if not alpha or y.dim() != 4 or truth is None or truth.dim() != 3:
         return y
-    truth = _misread(context.truth) if context.strict else context.truth
+    if context.strict:
+        if not context.num_boxes:
+            return y
+        truth = _misread(truth[:, : context.num_boxes])
     inside = _inside(truth, y.shape[3], y.shape[2], context.strict).to(y.dtype)
     lifted = y + (alpha * inside[:, None] * y.detach().mean(1, keepdim=True))
     if not (context.strict and activation in OUTPUT_SLOPES):

@@ -61,6 +61,9 @@ class Learner:
         network: in training layout; `network.seen` sets the counters.
         strict: Darknet's quirks.
         replicas: devices that train side by side; multiplies rate and iterations.
+
+    `num_boxes` is Darknet's value of that name, which its training command sets on one copy of the network only, so
+    that strict assisted excitation is without effect on further replicas, after a resize and in a bare turn.
     """
 
     def __init__(self, network: Network, strict: bool = False, replicas: int = 1):
@@ -74,6 +77,7 @@ class Learner:
         self.iteration = self.seen // self.images
         self.head_states: dict[int, dict] = {layer.index: {} for layer in network.structure.heads}
         self.net_state: dict = {}
+        self.num_boxes = 0
 
     def turn(self, mini_batches: Sequence[tuple[Tensor, Tensor]]) -> Turn:
         """Train on S mini-batches of (images, truth) and update once."""
@@ -122,6 +126,7 @@ class Learner:
             max_batches=self.net.max_batches,
             burn_in=self.net.burn_in,
             seen=self.seen,
+            num_boxes=self.num_boxes,
             subdivision=subdivision,
         )
 

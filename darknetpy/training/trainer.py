@@ -90,6 +90,7 @@ class Trainer:
         head = self.network.structure.heads[-1].options
         self.sizes = Sizes(self.net.width, self.net.height, head.random, int(self.net.resize_step) or 32)
         self.size = (self.net.width, self.net.height)
+        learner.num_boxes = getattr(head, "max", 0)
         self.turns, self.first_iteration = 0, learner.iteration
         self.avg_loss = -1.0
         self.result = TrainResult(learner.iteration, -1.0)
@@ -151,7 +152,7 @@ class Trainer:
             return
         size = self._size_at(self.turns, self.learner.iteration, self.avg_loss < 0)
         self.events.emit(Resized(size, self.sizes.factor))
-        self.size = size
+        self.size, self.learner.num_boxes = size, 0
 
     def _size_at(self, turn: int, iteration: int, first: bool) -> tuple[int, int]:
         return self.sizes.size(self.settings.seed, turn, iteration, self.net.max_batches, first)
