@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 
+from darknetpy.assets import locate
 from darknetpy.cli.common import load_weights, lay_out, names_for, pick_device, show_table
 from darknetpy.cli.parse import Line, files_of
 from darknetpy.config.datafile import read_data
@@ -99,7 +100,7 @@ def _one(line: Line, detector, path: str, thresh: float, writer, number: int) ->
     from darknetpy.images import draw_detections, load_image, save_image
     from darknetpy.inference.writers import detection_lines, save_labels
 
-    picture = load_image(path, detector.network.net.channels)
+    picture = load_image(locate(path), detector.network.net.channels)
     began = time.perf_counter()
     found = detector(picture, line.get("thresh", thresh), line.get("nms", 0.45), line.get("hier"))
     seconds = time.perf_counter() - began
