@@ -52,7 +52,7 @@ def _enclosing(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 def giou(a: Tensor, b: Tensor) -> Tensor:
     """Generalised IoU; plain IoU where the enclosing box has no area (Darknet: `box_giou`)."""
     w, h = _enclosing(a, b)
-    inter, union = intersection_union(a, b)
+    _, union = intersection_union(a, b)
     area = w * h
     return iou(a, b) - torch.where(area != 0, (area - union) / torch.where(area != 0, area, 1.0), 0.0)
 

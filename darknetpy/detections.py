@@ -173,9 +173,7 @@ class Detections:
         order = torch.argsort(kept.objectness, descending=True, stable=True)
         kept = kept.select(order)
         alive = box_math.greedy_nms(kept.boxes, thresh)
-        return replace(
-            kept, probs=kept.probs * alive[:, None], objectness=torch.where(alive, kept.objectness, 0.0)
-        )
+        return replace(kept, probs=kept.probs * alive[:, None], objectness=torch.where(alive, kept.objectness, 0.0))
 
 
 def _without_empty(objectness: Tensor) -> Tensor:
@@ -189,4 +187,3 @@ def _without_empty(objectness: Tensor) -> Tensor:
         else:
             i += 1
     return torch.tensor(index[: last + 1], dtype=torch.long, device=objectness.device)
-

@@ -47,7 +47,9 @@ def writable_folder(folder: str | os.PathLike) -> str:
             pass
     except OSError as error:
         raise DataError(
-            f"the folder cannot be written: {error.strerror}", file=name, remedy="choose another one with backup= in the .data file"
+            f"the folder cannot be written: {error.strerror}",
+            file=name,
+            remedy="choose another one with backup= in the .data file",
         ) from error
     return name
 

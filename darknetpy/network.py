@@ -1,7 +1,7 @@
 """A network that runs: the laid-out layers, their tensors, and one pass over them.
 
-    network = Network("yolov4.cfg", "yolov4.weights", device="cuda")
-    outputs = network.layer_outputs(x)                 # one tensor a layer
+network = Network("yolov4.cfg", "yolov4.weights", device="cuda")
+outputs = network.layer_outputs(x)                 # one tensor a layer
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from darknetpy.weights import Block, Header, WeightsFile, read_weights, write_we
 
 
 class LayerTensors(nn.Module):
-    """The tensors of one layer by name; a dotted name makes a sub-layer. Statistics are buffers, the rest parameters."""
+    """The tensors of one layer by name; a dotted name makes a sub-layer. Statistics are buffers."""
 
     def __init__(self, specs: Iterable[TensorSpec]):
         super().__init__()
@@ -57,7 +57,7 @@ def _initial(spec: TensorSpec) -> Tensor:
 
 @dataclass
 class Pass:
-    """One forward pass. `outputs[i]` is None where no later layer needed it; `inputs` holds what each head was given."""
+    """One forward pass. `outputs[i]` is None where no later layer needed it; `inputs` is what each head was given."""
 
     outputs: list[Tensor | None]
     inputs: dict[int, Tensor] = field(default_factory=dict)
@@ -317,7 +317,7 @@ class Network(nn.Module):
 
 
 def _last_use(layers: list[Layer]) -> list[list[int]]:
-    """For each layer, the outputs that can be freed after it has run: nobody later reads them and no one asks for them."""
+    """For each layer, the outputs that can be freed after it has run, because nobody later reads them."""
     last = {layer.index: layer.index for layer in layers}
     for layer in layers:
         for source in [*layer.sources(), *([layer.index - 1] if layer.index else [])]:

@@ -30,7 +30,9 @@ def parse_gpus(text: str | None) -> list[int]:
     try:
         return [int(part) for part in str(text).split(",") if part.strip()]
     except ValueError:
-        raise UsageError("-gpus takes numbers separated by commas", value=text, remedy="for example -gpus 0,1") from None
+        raise UsageError(
+            "-gpus takes numbers separated by commas", value=text, remedy="for example -gpus 0,1"
+        ) from None
 
 
 def training_device(gpus: Sequence[int], index: int | None, no_gpu: bool) -> str:
@@ -84,4 +86,6 @@ def seed_all(seed: int) -> None:
 
 def device_name(device: str) -> str:
     """What to call a device on screen."""
-    return torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
+    return (
+        torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
+    )

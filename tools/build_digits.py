@@ -103,9 +103,7 @@ def picture(images: np.ndarray, targets: np.ndarray, s: Settings, rng: np.random
         alpha = mask[..., None]
         canvas[y : y + h, x : x + w] = canvas[y : y + h, x : x + w] * (1 - alpha) + ink * alpha
         boxes.append((x, y, w, h))
-        lines.append(
-            f"{targets[pick]} {(x + w / 2) / SIDE:.6f} {(y + h / 2) / SIDE:.6f} {w / SIDE:.6f} {h / SIDE:.6f}"
-        )
+        lines.append(f"{targets[pick]} {(x + w / 2) / SIDE:.6f} {(y + h / 2) / SIDE:.6f} {w / SIDE:.6f} {h / SIDE:.6f}")
     return np.clip(canvas, 0, 255).astype(np.uint8), lines
 
 

@@ -20,8 +20,8 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.golden import detect, evaluation, forward, pictures, training  # noqa: E402
-from tools.golden.common import FAIL, NOT_CHECKED, OK, UNSUPPORTED, Outcome, Places  # noqa: E402
+from tools.golden import detect, evaluation, forward, pictures, training
+from tools.golden.common import FAIL, NOT_CHECKED, OK, UNSUPPORTED, Outcome, Places
 
 SKIPPED = frozenset({"cpu", "gpu_nocudnn", "images"})
 
@@ -111,9 +111,7 @@ def main() -> int:
     rows = [(o.case, number(o.error), number(o.tolerance), o.status, o.note[:90]) for o in outcomes]
     print(tabulate(rows, headers=["case", "worst error", "tolerance", "", "where"]))
     count = {status: sum(o.status == status for o in outcomes) for status in (OK, FAIL, UNSUPPORTED, NOT_CHECKED)}
-    print(
-        f"{count[OK]} ok, {count[FAIL]} failed, {count[UNSUPPORTED]} unsupported, {count[NOT_CHECKED]} not checked"
-    )
+    print(f"{count[OK]} ok, {count[FAIL]} failed, {count[UNSUPPORTED]} unsupported, {count[NOT_CHECKED]} not checked")
     return 0 if not count[FAIL] and not count[UNSUPPORTED] else 1
 
 

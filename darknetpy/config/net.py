@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from darknetpy.config.options import key
 from darknetpy.config.numbers import to_float32
+from darknetpy.config.options import key
 
 
 def _policy(*names):

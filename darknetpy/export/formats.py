@@ -19,5 +19,7 @@ def export_file(network: Network, path: str | os.PathLike) -> None:
     name = os.fspath(path)
     suffix = os.path.splitext(name)[1].lower()
     if suffix not in WRITERS:
-        raise UsageError(f"no format has the suffix {suffix or '(none)'}", value=name, remedy=f"use {', '.join(WRITERS)}")
+        raise UsageError(
+            f"no format has the suffix {suffix or '(none)'}", value=name, remedy=f"use {', '.join(WRITERS)}"
+        )
     WRITERS[suffix](network, name)

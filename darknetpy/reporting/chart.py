@@ -55,7 +55,8 @@ class Chart:
         if e.avg_loss == e.avg_loss:
             cv2.circle(self.image, self._point(e.iteration, e.avg_loss / self.top), 1, BLUE, cv2.FILLED, cv2.LINE_8)
         cv2.rectangle(self.image, (15, 960), (SIDE - 1, 977), (255, 255, 255), cv2.FILLED)
-        text = f"current avg loss = {e.avg_loss:2.4f}    iteration = {e.iteration}    approx. time left = {e.hours_left:2.2f} hours"
+        left = f"approx. time left = {e.hours_left:2.2f} hours"
+        text = f"current avg loss = {e.avg_loss:2.4f}    iteration = {e.iteration}    {left}"
         _write(self.image, text, (15, 973))
         if e.iteration // EVERY != self.saved:
             self.saved = e.iteration // EVERY

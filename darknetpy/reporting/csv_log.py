@@ -46,10 +46,10 @@ class CsvLog:
     def _row(self, e: TurnDone) -> None:
         accuracy = "" if self.map is None else f"{self.map:.6f}"
         best = "" if e.best_map is None else f"{e.best_map:.6f}"
-        parts = [e.losses.get(name) for name in ("class_loss", "iou_loss")]
+        parts = [f"{e.losses[name]:.6g}" if name in e.losses else "" for name in ("class_loss", "iou_loss")]
         row = [
             e.iteration, f"{e.loss:.6g}", f"{e.avg_loss:.6g}", f"{e.rate:.6g}", e.images, f"{e.seconds:.4f}",
-            f"{e.load_seconds:.4f}", *e.size, *("" if p is None else f"{p:.6g}" for p in parts), accuracy, best, self.note,
+            f"{e.load_seconds:.4f}", *e.size, *parts, accuracy, best, self.note,
         ]  # fmt: skip
         with open(self.path, "a", newline="", encoding="utf-8") as stream:
             csv.writer(stream).writerow(row)

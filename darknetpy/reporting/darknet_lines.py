@@ -43,14 +43,20 @@ class DarknetLines:
         for text in e.details:
             print(text, file=sys.stderr)
         slow = e.load_seconds > SLOW_LOADING and e.avg_loss > 0
-        print(f"Loaded: {e.load_seconds:f} seconds" + (" - performance bottleneck on CPU or Disk HDD/SSD" if slow else ""))
+        print(
+            f"Loaded: {e.load_seconds:f} seconds" + (" - performance bottleneck on CPU or Disk HDD/SSD" if slow else "")
+        )
         if e.next_map is not None:
             print(f"\n (next mAP calculation at {e.next_map} iterations) ", end="")
             if e.map:
-                print(f"\n Last accuracy mAP@{e.iou_thresh:0.2f} = {100 * e.map:2.2f} %, best = {100 * e.best_map:2.2f} % ", end="")
+                last = f"mAP@{e.iou_thresh:0.2f} = {100 * e.map:2.2f} %, best = {100 * e.best_map:2.2f} %"
+                print(f"\n Last accuracy {last} ", end="")
         accuracy = f" map={e.map:0.2f} best={e.best_map:0.2f}" if e.map else ""
         if sys.stdout.isatty():
-            print(f"{CLEAR}{e.iteration}/{e.max_batches}: loss={e.loss:0.1f}{accuracy} hours left={e.hours_left:0.1f}\a", end="")
+            print(
+                f"{CLEAR}{e.iteration}/{e.max_batches}: loss={e.loss:0.1f}{accuracy} hours left={e.hours_left:0.1f}\a",
+                end="",
+            )
         print(
             f"\n {e.iteration}: {e.loss:f}, {e.avg_loss:f} avg loss, {e.rate:f} rate, {e.seconds:f} seconds, "
             f"{e.images} images, {e.hours_left:f} hours left"

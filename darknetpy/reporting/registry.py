@@ -12,9 +12,9 @@ T = TypeVar("T", bound=Callable)
 def sink(name: str) -> Callable[[T], T]:
     """Decorator: make a sink class known. An instance is called with every event.
 
-        @sink("mail")
-        class Mail:
-            def __call__(self, event): ...
+    @sink("mail")
+    class Mail:
+        def __call__(self, event): ...
     """
 
     def decorate(cls: T) -> T:

@@ -117,7 +117,9 @@ def check_trainable(structure: Structure) -> None:
     if net.images_per_update < FEW:
         warn(f"{cfg.path}, line {line}: batch={net.batch} is very small, batch=64 is usual")
     if net.max_batches < 1:
-        raise ConfigError("max_batches= is missing or 0", file=cfg.path, line=cfg.net.line, remedy="say how long to train")
+        raise ConfigError(
+            "max_batches= is missing or 0", file=cfg.path, line=cfg.net.line, remedy="say how long to train"
+        )
 
 
 def _divisor(batch: int, wanted: int) -> int:

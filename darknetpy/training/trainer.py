@@ -63,7 +63,7 @@ class TrainResult:
     """How a run ended.
 
     Attributes:
-        iteration: iterations done in all; avg_loss: smoothed loss; map, best_map: last and best mAP (None: not measured).
+        iteration: iterations done in all; avg_loss: smoothed loss; map, best_map: last and best mAP, or None.
         final, best: weights files written; history: (iteration, mAP) of each evaluation.
     """
 

@@ -74,7 +74,9 @@ class Places:
         return None
 
     def models_folder(self, case: Path) -> Path | None:
-        return next((f for f in self._folders(case, "models", self.models) if f.is_dir() and any(f.glob("*/*.cfg"))), None)
+        return next(
+            (f for f in self._folders(case, "models", self.models) if f.is_dir() and any(f.glob("*/*.cfg"))), None
+        )
 
     def image(self, case: Path, name: str) -> Path | None:
         for folder in self._folders(case, "images", self.images):

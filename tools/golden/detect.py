@@ -110,7 +110,9 @@ def check_tensors(folder: Path, places: Places) -> list[Outcome]:
         if cfg is None or not given.is_file():
             outcomes.append(Outcome(name, NOT_CHECKED, note="model or input not found"))
             continue
-        outcomes.append(_check_outputs(_detector(cfg), np.load(given), np.load(path), folder / f"{stem}_layer_stats.json", name))
+        outcomes.append(
+            _check_outputs(_detector(cfg), np.load(given), np.load(path), folder / f"{stem}_layer_stats.json", name)
+        )
     return outcomes
 
 
@@ -127,7 +129,11 @@ def _check_outputs(detector: Detector, given, stored, stats: Path, name: str) ->
         content = load_json(stats)
         for entry in content if isinstance(content, list) else content["layers"]:
             mine = outputs[entry["index"]]
-            worst.see(f"layer {entry['index']} mean", abs(float(mine.mean()) - entry["mean"]) / (1 + abs(entry["mean"])), TENSOR)
+            worst.see(
+                f"layer {entry['index']} mean",
+                abs(float(mine.mean()) - entry["mean"]) / (1 + abs(entry["mean"])),
+                TENSOR,
+            )
     return worst.outcome(name)
 
 
@@ -229,7 +235,9 @@ def _compare_text(mine: str, stored: str, worst: Worst) -> None:
 def _same_line(a: tuple, b: tuple) -> bool:
     if a[0] != b[0] or abs(a[1] - b[1]) > PERCENT:
         return False
-    return all((x is None) == (y is None) and (x is None or abs(x - y) <= PIXEL) for x, y in zip(a[2:], b[2:], strict=True))
+    return all(
+        (x is None) == (y is None) and (x is None or abs(x - y) <= PIXEL) for x, y in zip(a[2:], b[2:], strict=True)
+    )
 
 
 def _compare_files(folder: Path, stem: str, words: list[str], worst: Worst) -> None:
@@ -247,7 +255,11 @@ def _compare_files(folder: Path, stem: str, words: list[str], worst: Worst) -> N
         mine = [line.split() for line in Path(image).with_suffix(".txt").read_text().splitlines()]
         stored = [line.split() for line in labels.read_text().splitlines()]
         for row in stored:
-            near = [m for m in mine if m[0] == row[0] and all(abs(float(x) - float(y)) <= BOX for x, y in zip(m[1:], row[1:], strict=True))]
+            near = [
+                m
+                for m in mine
+                if m[0] == row[0] and all(abs(float(x) - float(y)) <= BOX for x, y in zip(m[1:], row[1:], strict=True))
+            ]
             if not near and len(stored) - len(mine) > 1:
                 worst.fail(f"label {row} is missing")
 

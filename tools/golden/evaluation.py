@@ -25,7 +25,11 @@ BOX, PROBABILITY = 0.005, 0.02
 
 
 def is_case(folder: Path) -> bool:
-    return (folder / "raw_detections.json").is_file() and (folder / "commands.txt").is_file() and (folder / "stdout").is_dir()
+    return (
+        (folder / "raw_detections.json").is_file()
+        and (folder / "commands.txt").is_file()
+        and (folder / "stdout").is_dir()
+    )
 
 
 def check(folder: Path, places: Places) -> list[Outcome]:
@@ -64,12 +68,21 @@ def _from_raw(folder: Path, name: str, words, raw, case: str, places: Places) ->
                 with contextlib.suppress(FileNotFoundError):
                     extra = read_labels(label_path(hard[i], True), True)
             matches.add(
-                boxes, probs, truth.boxes, truth.classes, extra.boxes if extra else None, extra.classes if extra else None
+                boxes,
+                probs,
+                truth.boxes,
+                truth.classes,
+                extra.boxes if extra else None,
+                extra.classes if extra else None,
             )
     text = (folder / "stdout" / f"{name}.stdout.txt").read_text()
     names = re.findall(r"class_id = \d+, name = (.*?), ap = ", text)
     result = score(
-        matches, names, _value(words, "-iou_thresh", 0.5), _value(words, "-thresh", 0.25), int(_value(words, "-points", 0))
+        matches,
+        names,
+        _value(words, "-iou_thresh", 0.5),
+        _value(words, "-thresh", 0.25),
+        int(_value(words, "-points", 0)),
     )
     mine, stored = _lines(report(result)), _lines(text[text.index(" detections_count") :])
     differing = [(a, b) for a, b in zip(mine, stored, strict=False) if a != b]
@@ -131,7 +144,8 @@ def _compare_results(folder: Path, name: str, worst: Worst) -> None:
         stored = json.loads((folder / "valid/coco/coco_results.json").read_text())
         mine = json.loads(Path("results/coco_results.json").read_text())
         records = [
-            [((r["image_id"], r["category_id"]), r["score"], np.array(r["bbox"])) for r in rows] for rows in (mine, stored)
+            [((r["image_id"], r["category_id"]), r["score"], np.array(r["bbox"])) for r in rows]
+            for rows in (mine, stored)
         ]
     else:
         prefix = "myprefix_" if "prefix" in name else "comp4_det_test_"

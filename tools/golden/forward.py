@@ -64,7 +64,9 @@ def _zero_layers(folder: Path, meta: dict) -> list[int]:
 
 def _compare(network, outputs, golden, prefix, skip, worst, meta, x) -> None:
     """End to end within 1e-5 (1 + |b|); a layer above that must pass from stored inputs, and 1e-4 end to end."""
-    layer_by_layer = network.layers[0].type == "convolutional" and any(getattr(l, "xnor", False) for l in network.layers)
+    layer_by_layer = network.layers[0].type == "convolutional" and any(
+        getattr(layer, "xnor", False) for layer in network.layers
+    )
     for i, output in enumerate(outputs):
         key = f"{prefix}layer_{i:03d}"
         if i in skip or key not in golden:
