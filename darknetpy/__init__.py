@@ -8,6 +8,8 @@ Names are loaded on first use, so that `import darknetpy` costs nothing.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
+import warnings
 
 __version__ = "0.1.0"
 
@@ -29,6 +31,26 @@ def __getattr__(name: str):
         globals()[name] = value
         return value
     raise AttributeError(f"module 'darknetpy' has no attribute {name!r}")
+
+
+def _namesake() -> str | None:
+    """Version of another project's distribution that stands where this one is expected, or None.
+
+    The name `darknetpy` on the public package index belongs to another project (4.x).
+    """
+    try:
+        version = importlib.metadata.version("darknetpy")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return version if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 4 else None
+
+
+if (_other := _namesake()) is not None:
+    warnings.warn(
+        f"darknetpy {_other} of the public package index, another project, is installed under this name: "
+        "run `pip uninstall darknetpy` and install from the clone (pip install -e .)",
+        stacklevel=2,
+    )
 
 
 def __dir__():
