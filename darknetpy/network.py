@@ -111,6 +111,7 @@ class Network(nn.Module):
         return network.train(structure.training)
 
     def _assemble(self, structure: Structure) -> None:
+        structure.check()
         _check_memory(structure)
         self.structure, self.strict = structure, structure.strict
         self.net, self.layers = structure.net, structure.layers

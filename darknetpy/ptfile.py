@@ -1,7 +1,7 @@
 """The `.pt` form of a network: plain tensors, the cfg text and the header, readable with `weights_only=True`.
 
-    {"format": "darknetpy", "version": 1, "cfg": str, "header": [major, minor, revision, seen],
-     "tensors": {"0.biases": Tensor, ...}}
+{"format": "darknetpy", "version": 1, "cfg": str, "header": [major, minor, revision, seen],
+ "tensors": {"0.biases": Tensor, ...}}
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def read_pt(path: str | os.PathLike, layout: Sequence[Block]) -> WeightsFile:
     content = load_pt(name)
     tensors = content["tensors"]
     result = WeightsFile(Header(*content["header"]), layers=layout[-1].layer + 1 if layout else 0)
-    expected = {f"{block.layer}.{tensor}": (block, tensor, shape) for block in layout for tensor, shape in block.tensors}
+    expected = {
+        f"{block.layer}.{tensor}": (block, tensor, shape) for block in layout for tensor, shape in block.tensors
+    }
     for key, (block, tensor, shape) in expected.items():
         value = tensors.get(key)
         if value is None:

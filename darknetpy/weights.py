@@ -45,7 +45,9 @@ class Header:
         return self.major > 1000 or self.minor > 1000
 
     def encode(self) -> bytes:
-        return _VERSION.pack(self.major, self.minor, self.revision) + struct.pack("<Q" if self.wide else "<I", self.seen)
+        return _VERSION.pack(self.major, self.minor, self.revision) + struct.pack(
+            "<Q" if self.wide else "<I", self.seen
+        )
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ def read_header(path: str | os.PathLike) -> Header:
     return Header(major, minor, revision, struct.unpack_from("<Q" if wide else "<I", data, 12)[0])
 
 
-def read_weights(path: str | os.PathLike, layout: Sequence[Block], strict: bool = False, layers: int = 0) -> WeightsFile:
+def read_weights(
+    path: str | os.PathLike, layout: Sequence[Block], strict: bool = False, layers: int = 0
+) -> WeightsFile:
     """Map a `.weights` file onto a layout.
 
     Args:
@@ -117,7 +121,7 @@ def read_weights(path: str | os.PathLike, layout: Sequence[Block], strict: bool 
     available, expected = size // 4, sum(block.count for block in layout)
     layers = layers or (layout[-1].layer + 1 if layout else 0)
     counts = f"expected {header.size + 4 * expected} bytes for this cfg, the file has {header.size + size}"
-    if available > expected or size % 4 and available >= expected:
+    if available > expected or (size % 4 and available >= expected):
         _refuse(name, f"is longer than the network: {counts}", "use the cfg that it was trained with", strict)
     result = WeightsFile(header, layers=layers)
     values = np.memmap(name, np.float32, "r", header.size, (available,)) if available else np.empty(0, np.float32)
@@ -125,7 +129,9 @@ def read_weights(path: str | os.PathLike, layout: Sequence[Block], strict: bool 
     for block in layout:
         if position == available and block.count:
             result.layers = block.layer
-            warn(f"{name}: ends before layer {block.layer} of {layers}: the layers from there on keep their initial values")
+            warn(
+                f"{name}: ends before layer {block.layer} of {layers}: the layers from there on keep their initial values"
+            )
             break
         if position + block.count > available:
             inside = f"ends inside layer {block.layer} [{block.kind}] ({counts})"

@@ -10,8 +10,8 @@ from conftest import SHARED, TESTS, shared
 
 sys.path.insert(0, str(TESTS.parent))
 
-from tools.check_golden import CHECKS, cases, run  # noqa: E402
-from tools.golden.common import NOT_CHECKED, OK, UNSUPPORTED, Places  # noqa: E402
+from tools.check_golden import CHECKS, cases, run
+from tools.golden.common import NOT_CHECKED, OK, UNSUPPORTED, Places
 
 ROOT = SHARED / "golden"
 UNSUPPORTED_CASES = {"train/step/conv_lstm"}

@@ -12,7 +12,7 @@ from darknetpy.layers import Structure, read_structure, table
 def lay_out(cfg: str, line: Line, training: bool = False) -> Structure:
     """Read a cfg with the command line's `-set` words and `-strict`."""
     batch = None if training else 1
-    return read_structure(cfg, bool(line.get("strict")), line.get("set") or (), batch=batch)
+    return read_structure(cfg, bool(line.get("strict")), line.get("set") or (), batch=batch).check()
 
 
 def show_table(structure: Structure, line: Line) -> None:
@@ -31,7 +31,7 @@ def show_table(structure: Structure, line: Line) -> None:
 
 def names_for(files: dict[str, str], data: DataConfig | None) -> list[str]:
     """Class names from a `.names` file on the command line, or from the `.data` file."""
-    return read_names(files["names"] if "names" in files else data.names)
+    return read_names(files["names"] if data is None else data.names)
 
 
 def pick_device(line: Line):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 from darknetpy.assets import locate
-from darknetpy.cli.common import load_weights, lay_out, names_for, pick_device, show_table
+from darknetpy.cli.common import lay_out, load_weights, names_for, pick_device, show_table
 from darknetpy.cli.parse import Line, files_of
 from darknetpy.config.datafile import read_data
 from darknetpy.errors import DarknetpyError, ImageError, UsageError, warn

@@ -81,7 +81,7 @@ def _example(flag: Flag) -> str:
     return {"int": "4", "float": "0.5"}.get(flag.kind, "name")
 
 
-_SUFFIXES = {".data": "data", ".cfg": "cfg", ".weights": "weights", ".pt": "weights", ".pth": "weights", ".names": "names"}
+_SUFFIXES = {".data": "data", ".cfg": "cfg", ".names": "names"} | dict.fromkeys((".weights", ".pt", ".pth"), "weights")
 
 
 def files_of(words: list[str], slots: list[str]) -> dict[str, str]:
@@ -93,7 +93,8 @@ def files_of(words: list[str], slots: list[str]) -> dict[str, str]:
     for word in words:
         suffix = _SUFFIXES.get(os.path.splitext(word)[1].lower())
         free = [slot for slot in slots if slot not in found]
-        slot = suffix if suffix and suffix not in found and (suffix in slots or suffix == "names") else next(iter(free), None)
+        known = suffix is not None and suffix not in found and suffix in (*slots, "names")
+        slot = suffix if known else next(iter(free), None)
         if slot is None:
             break  # trailing words are ignored, as Darknet does
         found[slot] = word

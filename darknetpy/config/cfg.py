@@ -22,7 +22,7 @@ MAX_BYTES = 4 << 20
 
 _BLANKS = str.maketrans("", "", " \t\n\r")
 _INLINE_COMMENT = re.compile(r"[ \t]#")
-_OVERRIDE = re.compile(r"(?P<type>[A-Za-z_][\w]*)(?:#(?P<n>\d+)|\[#?(?P<m>\d+)\])?\.(?P<key>[^=\s]+)=(?P<value>.+)", re.S)
+_OVERRIDE = re.compile(r"(?P<type>[A-Za-z_]\w*)(?:#(?P<n>\d+)|\[#?(?P<m>\d+)\])?\.(?P<key>[^=\s]+)=(?P<value>.+)", re.S)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class Cfg:
             match = _OVERRIDE.fullmatch(word)
             if not match:
                 raise UsageError(
-                    "-set takes section.key=value or section#n.key=value", value=word, remedy="for example net.width=416"
+                    "-set takes section.key=value or section#n.key=value",
+                    value=word,
+                    remedy="for example net.width=416",
                 )
             wanted = canonical(match["type"])
             found = [section for section in self.sections if canonical(section.type) == wanted]
@@ -147,7 +149,11 @@ def parse_cfg(data: bytes | str, name: str = "cfg", strict: bool = False) -> Cfg
 
 def _decode(data: bytes, name: str, strict: bool) -> str:
     if not strict:
-        for mark, encoding in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be")):
+        for mark, encoding in (
+            (codecs.BOM_UTF8, "utf-8"),
+            (codecs.BOM_UTF16_LE, "utf-16-le"),
+            (codecs.BOM_UTF16_BE, "utf-16-be"),
+        ):
             if data.startswith(mark):
                 return data[len(mark) :].decode(encoding, errors="replace")
     if b"\0" in data:

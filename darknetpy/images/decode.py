@@ -105,5 +105,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
             h, w = struct.unpack(">HH", data[at + 5 : at + 9])
             return w, h
-        at += 2 if marker in (0xFF, 0x01) or 0xD0 <= marker <= 0xD9 else 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
+        at += (
+            2 if marker in (0xFF, 0x01) or 0xD0 <= marker <= 0xD9 else 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
+        )
     return None

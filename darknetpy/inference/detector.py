@@ -1,8 +1,8 @@
 """From pictures to detections.
 
-    detector = Detector("yolov4.cfg", "yolov4.weights", "coco.names")
-    for d in detector("dog.jpg"):
-        print(d.name, d.confidence, d.box)
+detector = Detector("yolov4.cfg", "yolov4.weights", "coco.names")
+for d in detector("dog.jpg"):
+    print(d.name, d.confidence, d.box)
 """
 
 from __future__ import annotations

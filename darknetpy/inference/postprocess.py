@@ -32,7 +32,10 @@ def detections_of(
     per_head = [head.decode(outputs[head.index], thresh, *net_size) for head in heads]
     return [
         Detections.cat(
-            [_placed(head, decoded[image], size, net_size, relative, letter_box) for head, decoded in zip(heads, per_head)]
+            [
+                _placed(head, decoded[image], size, net_size, relative, letter_box)
+                for head, decoded in zip(heads, per_head)
+            ]
         )
         for image, size in enumerate(sizes)
     ]

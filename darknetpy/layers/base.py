@@ -85,6 +85,12 @@ class BuildContext:
     section: Section | None = None
     notes: Notes = field(default_factory=Notes)
     is_part: bool = False
+    problems: list[ConfigError] = field(default_factory=list)
+
+    def defer(self, error: ConfigError) -> None:
+        """Note what makes the network useless though it can be laid out, as Darknet does; running it raises this."""
+        if not self.strict:
+            self.problems.append(error)
 
     def error(self, message: str, remedy: str | None = None) -> ConfigError:
         """A ConfigError that names layer and line."""

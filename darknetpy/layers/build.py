@@ -40,6 +40,13 @@ class Structure:
     strict: bool = False
     net_notes: Notes = field(default_factory=Notes)
     training: bool = False
+    problems: list[ConfigError] = field(default_factory=list)
+
+    def check(self) -> Structure:
+        """Raise the first problem that laying out put off."""
+        if self.problems:
+            raise self.problems[0]
+        return self
 
     @property
     def total_bflops(self) -> float:
@@ -51,7 +58,7 @@ class Structure:
     @property
     def average_outputs(self) -> int:
         """Mean outputs of layers whose input is wider and higher than 1 (0 where Darknet divides by zero)."""
-        counts = [layer.outputs for layer in self.layers if layer.w > 1 and layer.h > 1]
+        counts = [_host_outputs(layer) for layer in self.layers if layer.w > 1 and layer.h > 1]
         return sum(counts) // len(counts) if counts else 0
 
     @property
@@ -61,6 +68,12 @@ class Structure:
     @property
     def heads(self) -> list[Layer]:
         return [layer for layer in self.layers if layer.is_head]
+
+
+def _host_outputs(layer: Layer) -> int:
+    """Outputs before an antialiasing blur, which is what Darknet counts."""
+    w, h = getattr(layer, "host_size", (layer.out_w, layer.out_h))
+    return w * h * layer.out_c if getattr(layer, "blur", 0) else layer.outputs
 
 
 def read_structure(
@@ -120,7 +133,7 @@ def _add_layers(structure: Structure) -> None:
     for index, section in enumerate(cfg.layers):
         context = BuildContext(
             index, net, structure.layers, w, h, c, inputs, structure.batch, structure.time_steps,
-            structure.strict, structure.training, cfg.path, section,
+            structure.strict, structure.training, cfg.path, section, problems=structure.problems,
         )  # fmt: skip
         layer = _build(section, context)
         if layer.outputs > MAX_ELEMENTS or layer.outputs < 0 or layer.parameters_stored > MAX_ELEMENTS:

@@ -30,7 +30,7 @@ class Contrastive(Layer):
     def build(self, options, context) -> None:
         self.yolo: int | None = None
         self.embedding_size = self.inputs
-        self.n = 1
+        self.n, self.classes = 1, options.classes
         if options.temperature == 0:
             raise context.error("temperature=0 cannot divide")
         if options.yolo_layer:
@@ -41,7 +41,7 @@ class Contrastive(Layer):
         head = context.layers[index]
         if head.type != "yolo":
             raise context.error(f"yolo_layer={index} is a [{head.type}], not a [yolo] layer")
-        self.yolo, self.n = index, head.n
+        self.yolo, self.n, self.classes = index, head.n, head.classes
         cells = head.n * head.out_w * head.out_h
         if self.inputs % cells:
             raise context.error(f"{self.inputs} inputs do not divide into {cells} embeddings of layer {index}")
@@ -62,4 +62,5 @@ class Contrastive(Layer):
         batch = self.batch
         size = f"{self.w:4d} x{self.h:4d} x{self.n:4d} x emb_size {self.embedding_size:4d}"
         step = self.w * self.h * self.n
-        return f"contrastive {size} x batch: {batch:4d}  classes = {self.options.classes:4d}, step = {step:4d} "
+        kind = "" if self.yolo is None else "\ndetection "
+        return f"contrastive {size} x batch: {batch:4d}  classes = {self.classes:4d}, step = {step:4d} {kind}"

@@ -105,9 +105,7 @@ class ConvLstm(ConvRecurrent):
             self.parts["wf"] = self._conv(context, n + self.c, n, name)
         else:
             self.parts |= {f"w{gate}": self._conv(context, n, n, name) for gate in "figo"}
-        self.parts |= {
-            f"u{gate}": self._conv(context, n if options.bottleneck else self.c, n, name) for gate in "figo"
-        }
+        self.parts |= {f"u{gate}": self._conv(context, n if options.bottleneck else self.c, n, name) for gate in "figo"}
         first = self.parts["uf"]
         self.image_size(first.out_w, first.out_h, n)
         extra = (12 if options.peephole else 9) * self.outputs * (self.batch // self.time_steps) / 1e9

@@ -96,12 +96,12 @@ class Convolutional(Layer):
                 raise context.error(f"{name}={getattr(self, name)} must be at least 1")
         if self.pad < 0:
             raise context.error(f"padding={self.pad} must not be negative")
-        if not context.strict and (self.c % self.groups or self.filters % self.groups):
-            raise context.error(f"groups={self.groups} must divide {self.c} input channels and filters={self.filters}")
-        if self.dilation > 1 and not context.strict and 2 * self.pad != self.size - 1:
-            raise context.error(
-                f"dilation={self.dilation} needs padding = (size-1)/2, not {self.pad}", "use pad=1 and an odd size"
-            )
+        if self.c % self.groups or self.filters % self.groups:
+            what = f"groups={self.groups} must divide {self.c} input channels and filters={self.filters}"
+            context.defer(context.error(what))
+        if self.dilation > 1 and 2 * self.pad != self.size - 1:
+            what = f"dilation={self.dilation} needs padding = (size-1)/2, not {self.pad}"
+            context.defer(context.error(what, "use pad=1 and an odd size"))
         o = self.options
         if (o.sway or o.rotate or o.stretch or o.stretch_sway) and self.size == 1:
             raise context.error("sway, rotate, stretch and stretch_sway need size > 1")

@@ -172,6 +172,3 @@ class Lstm(Recurrent):
         order = ("uf", "ui", "ug", "uo", "wf", "wi", "wg", "wo")
         rows = "".join(f"\n\t\t{self.parts[name].row()}" for name in order)
         return f"LSTM Layer: {self.inputs} inputs, {self.outputs} outputs{rows}"
-
-
-

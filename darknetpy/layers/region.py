@@ -72,8 +72,8 @@ class Region(Layer):
             raise context.error(f"the tree has {self.tree.size} classes, classes={self.classes}")
         self.class_map = read_map(options.map, context) if options.map else None
         given = options.anchors or []
-        if given and len(given) < 2 * self.n and not context.strict:
-            raise context.error(f"anchors= has {len(given)} numbers, num={self.n} needs {2 * self.n}")
+        if given and len(given) < 2 * self.n:
+            context.defer(context.error(f"anchors= has {len(given)} numbers, num={self.n} needs {2 * self.n}"))
         self.anchors = (given + [0.5] * (2 * self.n))[: 2 * self.n]
         self.image_size(self.w, self.h, self.n * self.entries)
 

@@ -48,7 +48,9 @@ class ScaleChannels(_Product):
             fits = (self.w, self.h, self.c) == (1, 1, source.out_c)
             want = f"1 x 1 x {source.out_c}"
         if not fits:
-            raise context.error(f"the previous layer gives {self.w} x {self.h} x {self.c}, from={source.index} needs {want}")
+            raise context.error(
+                f"the previous layer gives {self.w} x {self.h} x {self.c}, from={source.index} needs {want}"
+            )
         self.image_size(source.out_w, source.out_h, source.out_c)
 
     def forward(self, x, context):

@@ -32,7 +32,9 @@ class Shortcut(Layer):
         if options.from_ is None:
             raise context.error("from= is missing", "name the layer to add, for example from=-3")
         self.kind = self._choice(options.weights_type, WEIGHT_TYPES, "weights_type", context)
-        self.normalization = self._choice(options.weights_normalization, NORMALIZATIONS, "weights_normalization", context)
+        self.normalization = self._choice(
+            options.weights_normalization, NORMALIZATIONS, "weights_normalization", context
+        )
         self.activation = known_activation(options.activation, context)
         self.source_layers = [context.source(number, "from") for number in options.from_]
         self.source_sizes = [(s.out_w, s.out_h, s.out_c) for s in (context.layers[i] for i in self.source_layers)]

@@ -67,8 +67,9 @@ class AnchorHead(Layer):
         self.anchors = self._anchors(options, context)
         self.n = len(self.mask)
         wanted = self.n * (self.classes + self.per_anchor_extra)
-        if self.inputs != self.w * self.h * wanted or self.c != wanted:
+        if self.inputs != self.w * self.h * wanted or (self.c != wanted and not context.strict):
             self._filters_mismatch(wanted, context)
+        self.c = wanted
         if options.counters_per_class is not None and len(options.counters_per_class) != self.classes:
             raise context.error(
                 f"counters_per_class= has {len(options.counters_per_class)} numbers for classes={self.classes}"
@@ -87,17 +88,16 @@ class AnchorHead(Layer):
 
     def _check_mask(self, options, context) -> None:
         bad = [number for number in self.mask if not 0 <= number < options.num]
-        if bad and not context.strict:
-            raise context.error(f"mask={bad[0]} is outside num={options.num} anchors", f"use 0 to {options.num - 1}")
+        if bad:
+            remedy = f"use 0 to {options.num - 1}"
+            context.defer(context.error(f"mask={bad[0]} is outside num={options.num} anchors", remedy))
 
     def _anchors(self, options, context) -> list[float]:
         """All `num` pairs; missing numbers are .5."""
         given = options.anchors or []
-        if given and len(given) < 2 * options.num and not context.strict:
-            raise context.error(
-                f"anchors= has {len(given)} numbers, num={options.num} needs {2 * options.num}",
-                "give num= pairs of anchors",
-            )
+        if given and len(given) < 2 * options.num:
+            what = f"anchors= has {len(given)} numbers, num={options.num} needs {2 * options.num}"
+            context.defer(context.error(what, "give num= pairs of anchors"))
         return (given + [0.5] * (2 * options.num))[: 2 * options.num]
 
     def _filters_mismatch(self, wanted: int, context: BuildContext) -> None:
