@@ -8,6 +8,7 @@ from darknetpy.cli.common import lay_out, show_table
 from darknetpy.cli.parse import Line, files_of
 from darknetpy.config.datafile import read_data
 from darknetpy.errors import UsageError
+from darknetpy.layers.trainable import check_trainable
 
 
 def train(line: Line, words: list[str]) -> int:
@@ -19,11 +20,12 @@ def train(line: Line, words: list[str]) -> int:
     data = read_data(files["data"], strict)
     structure = lay_out(files["cfg"], line, training=True)
 
+    check_trainable(structure)
+
     from darknetpy import training
     from darknetpy.reporting import default_sinks
     from darknetpy.runtime import parse_gpus, training_device
 
-    training.check_trainable(structure)
     show_table(structure, line)
     device = training_device(parse_gpus(line.get("gpus")), line.get("i"), bool(line.get("nogpu")))
     weights = files.get("weights")

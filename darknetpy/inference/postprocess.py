@@ -34,7 +34,7 @@ def detections_of(
         Detections.cat(
             [
                 _placed(head, decoded[image], size, net_size, relative, letter_box)
-                for head, decoded in zip(heads, per_head)
+                for head, decoded in zip(heads, per_head, strict=True)
             ]
         )
         for image, size in enumerate(sizes)

@@ -1,4 +1,4 @@
-"""Batch normalisation as cuDNN computes it: biased variance to normalise, unbiased for the running one, momentum .01."""
+"""Batch normalisation as cuDNN has it: biased variance to normalise, unbiased for the running one, momentum .01."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _shares_buffers(layer: Layer, context: ForwardContext) -> bool:
 @functools.cache
 def _functions():
     class SharedStatistics(torch.autograd.Function):
-        """Training-mode batch norm whose backward uses the statistics of the *last* forward through the same buffers."""
+        """Training-mode batch norm whose backward uses the statistics of the *last* forward through its buffers."""
 
         @staticmethod
         def forward(ctx, x, scales, biases, box):

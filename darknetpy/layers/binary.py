@@ -44,6 +44,6 @@ def convolve(layer: Convolutional, x, weights, context: ForwardContext):
 
 
 def _packs(layer: Convolutional) -> bool:
-    """Whether Darknet runs the layer on packed bits: from 32 channels on, or whole bytes of them in a plain 3x3 layer."""
+    """Whether Darknet packs bits: from 32 channels on, or for whole bytes of them in a plain 3x3 layer."""
     plain = layer.c % 8 == 0 and (layer.size, layer.stride_x, layer.pad) == (3, 1, 1)
     return layer.stride_x == layer.stride_y and (layer.c >= 32 or plain)

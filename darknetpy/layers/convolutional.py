@@ -23,7 +23,7 @@ NO_SHARE = -1_000_000_000
 
 @register("convolutional", "conv")
 class Convolutional(Layer):
-    """Grouped, dilated, strided convolution (Darknet: `make_convolutional_layer`, `forward_convolutional_layer_gpu`)."""
+    """Grouped, dilated, strided convolution (Darknet: `forward_convolutional_layer_gpu`)."""
 
     @dataclass
     class Options(LayerOptions):

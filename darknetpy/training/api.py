@@ -9,18 +9,16 @@ from darknetpy.config.datafile import DataConfig, read_data, read_list, read_nam
 from darknetpy.data.detection import DetectionData
 from darknetpy.data.draws import Augmentation
 from darknetpy.data.loader import Loader
-from darknetpy.errors import ConfigError, DataError, warn
+from darknetpy.errors import DataError, warn
 from darknetpy.layers import Structure, read_structure
+from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
 from darknetpy.runtime import default_workers, seed_all, set_parity
 from darknetpy.training.checkpoint import Checkpoints
 from darknetpy.training.events import Events, Sink
-from darknetpy.training.learner import BOX_HEADS, Learner
+from darknetpy.training.learner import Learner
 from darknetpy.training.trainer import Settings, Trainer, TrainResult
 from darknetpy.weights import Header
-
-FEW = 8
-"""Fewer images than this in a batch are warned of."""
 
 
 def train(
@@ -92,39 +90,6 @@ def train(
         sinks = default_sinks()
     with Loader(images, count) as loader:
         return Trainer(learner, loader, config, names, checkpoints, Events(sinks), settings).run()
-
-
-def check_trainable(structure: Structure) -> None:
-    """Raise ConfigError for a network or batch arithmetic that a detector cannot be trained with."""
-    net, cfg = structure.net, structure.cfg
-    line = next((option.line for option in cfg.net.options if option.key == "batch"), cfg.net.line)
-    if not any(head.type in BOX_HEADS for head in structure.heads):
-        raise ConfigError("has no detection layer to train", file=cfg.path)
-    if net.subdivisions < 1:
-        raise ConfigError(f"subdivisions={net.subdivisions} must be at least 1", file=cfg.path, line=line)
-    if net.batch < net.subdivisions:
-        raise ConfigError(
-            f"batch={net.batch} is less than subdivisions={net.subdivisions}", file=cfg.path, line=line,
-            remedy="a mini-batch is batch/subdivisions images",
-        )  # fmt: skip
-    if net.batch % net.subdivisions:
-        raise ConfigError(
-            f"batch={net.batch} is not divisible by subdivisions={net.subdivisions}", file=cfg.path, line=line,
-            remedy=f"use subdivisions={_divisor(net.batch, net.subdivisions)}",
-        )  # fmt: skip
-    if net.images_per_update == 1:
-        raise ConfigError("batch=1 cannot be trained with", file=cfg.path, line=line, remedy="use batch=64")
-    if net.images_per_update < FEW:
-        warn(f"{cfg.path}, line {line}: batch={net.batch} is very small, batch=64 is usual")
-    if net.max_batches < 1:
-        raise ConfigError(
-            "max_batches= is missing or 0", file=cfg.path, line=cfg.net.line, remedy="say how long to train"
-        )
-
-
-def _divisor(batch: int, wanted: int) -> int:
-    """The divisor of `batch` nearest to `wanted`."""
-    return min((n for n in range(1, batch + 1) if batch % n == 0), key=lambda n: abs(n - wanted))
 
 
 def _check_evaluation(config: DataConfig, structure: Structure, names: list[str]) -> None:

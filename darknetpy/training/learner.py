@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from darknetpy.layers import ForwardContext
+from darknetpy.layers.trainable import BOX_HEADS
 from darknetpy.losses import HeadLoss, LossContext, head_loss, propagated
 from darknetpy.network import Network, Pass
 from darknetpy.training.ema import MovingAverage
 from darknetpy.training.optimizer import Optimizer
 from darknetpy.training.schedule import Schedule
 
-BOX_HEADS = frozenset({"yolo", "Gaussian_yolo", "region"})
 TRUTH_SIZE = 6
 
 
