@@ -42,12 +42,15 @@ class Dropout(Layer):
     def _block_size(self, context) -> None:
         if self.block_abs > min(self.w, self.h):
             context.notes.say(
-                f" [dropout] - dropblock_size_abs = {self.block_abs} that is bigger than layer size {self.w} x {self.h} "
+                f" [dropout] - dropblock_size_abs = {self.block_abs} "
+                f"that is bigger than layer size {self.w} x {self.h} "
             )
             self.block_abs = min(self.w, self.h)
         if not self.block_rel and not self.block_abs:
-            context.notes.say(f" [dropout] - None of the parameters (dropblock_size_rel or dropblock_size_abs) are set, "
-                              f"will be used: dropblock_size_abs = {DEFAULT_BLOCK} ")  # fmt: skip
+            context.notes.say(
+                " [dropout] - None of the parameters (dropblock_size_rel or dropblock_size_abs) are set, "
+                f"will be used: dropblock_size_abs = {DEFAULT_BLOCK} "
+            )
             self.block_abs = DEFAULT_BLOCK
         elif self.block_rel and self.block_abs:
             self.block_rel = 0.0

@@ -61,7 +61,7 @@ class Reorg(_Reorg):
 
 @register("reorg3d")
 class Reorg3d(_Reorg):
-    """Space to depth. Its reverse is the exact inverse of the legacy [reorg] (Darknet: `reorg_cpu` of reorg_layer.c)."""
+    """Space to depth. Its reverse is the exact inverse of the legacy [reorg] (Darknet: `reorg_layer.c`)."""
 
     def build(self, options, context) -> None:
         super().build(options, context)

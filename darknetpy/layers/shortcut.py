@@ -107,7 +107,7 @@ class Shortcut(Layer):
         return torch.cat([y[:, :channels] + other, y[:, channels:]], 1)
 
     def _normalized(self, weights, context):
-        """Weights that sum to about one over the sources. The gradient is Darknet's: w or w (1 - w), not the Jacobian."""
+        """Weights that sum to about one. Their gradient is Darknet's: w or w (1 - w), not the Jacobian."""
         if not self.normalization:
             return weights
         if self.normalization == 1:
@@ -137,7 +137,7 @@ class Shortcut(Layer):
 
 
 def sample_to(x, h: int, w: int):
-    """A map of another size as pjreddie's `shortcut_cpu` takes it: every stride-th pixel, or spread with zeros between."""
+    """A map of another size as pjreddie's `shortcut_cpu` takes it: every n-th pixel, or spread with zeros between."""
     if x.shape[2] >= h:
         step = x.shape[2] // h
         return x[:, :, ::step, ::step][:, :, :h, :w]

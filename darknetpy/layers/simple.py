@@ -80,7 +80,8 @@ class History(Layer):
         return torch.cat([x.reshape(-1), rest]).view(x.shape[0], -1, *x.shape[2:])
 
     def row(self) -> str:
-        return f"HISTORY b = {self.batch // self.time_steps}, s = {self.time_steps:2d}, steps = {self.size:2d}   {self._sizes()}"
+        batch = self.batch // self.time_steps
+        return f"HISTORY b = {batch}, s = {self.time_steps:2d}, steps = {self.size:2d}   {self._sizes()}"
 
     def _sizes(self) -> str:
         return f"{self.w:4d} x{self.h:4d} x{self.c:4d} -> {self.out_w:4d} x{self.out_h:4d} x{self.out_c:4d} "
@@ -111,4 +112,5 @@ class Implicit(Layer):
         return context.tensors.weights[None, :, :, None].expand(x.shape[0], -1, -1, -1)
 
     def row(self) -> str:
-        return f"implicit ({self.options.filters} x {self.options.atoms}) -> {self.out_w:4d} x{self.out_h:4d} x{self.out_c:4d} "
+        size = f"{self.out_w:4d} x{self.out_h:4d} x{self.out_c:4d}"
+        return f"implicit ({self.options.filters} x {self.options.atoms}) -> {size} "
