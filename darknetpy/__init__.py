@@ -22,11 +22,15 @@ _WHERE = {
     "register": "darknetpy.layers",
     "DarknetpyError": "darknetpy.errors",
 }
+_FIRST = {"train": "darknetpy.reporting"}
+"""What must be loaded before a name is of use: training shows itself through the reporting room."""
 __all__ = [*_WHERE, "__version__"]
 
 
 def __getattr__(name: str):
     if name in _WHERE:
+        if name in _FIRST:
+            importlib.import_module(_FIRST[name])
         value = getattr(importlib.import_module(_WHERE[name]), name)
         globals()[name] = value
         return value

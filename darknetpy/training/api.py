@@ -15,7 +15,7 @@ from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
 from darknetpy.runtime import default_workers, seed_all, set_parity
 from darknetpy.training.checkpoint import Checkpoints
-from darknetpy.training.events import Events, Sink
+from darknetpy.training.events import Events, Sink, default_sinks
 from darknetpy.training.learner import Learner
 from darknetpy.training.trainer import Settings, Trainer, TrainResult
 from darknetpy.weights import Header
@@ -50,7 +50,7 @@ def train(
         evaluate: measure mAP on `valid=` during the run; map_every: iterations between evaluations.
         clear: begin counting at iteration 0. device: torch device. seed: of weights, order and augmentation.
         workers: loader processes (0: none, None: chosen). cache: keep decoded pictures in memory (None: if small).
-        save_every: iterations between numbered checkpoints. sinks: receivers of events (None: screen, csv, chart).
+        save_every: iterations between numbered checkpoints. sinks: receivers of events (None: what the reporting room offers).
         overrides: `section[#n].key=value` words.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
@@ -85,8 +85,6 @@ def train(
         evaluate, map_every, map_epochs, thresh, iou_thresh, seed, save_every, show_details, batch
     )  # fmt: skip
     if sinks is None:
-        from darknetpy.reporting import default_sinks
-
         sinks = default_sinks()
     with Loader(images, count) as loader:
         return Trainer(learner, loader, config, names, checkpoints, Events(sinks), settings).run()

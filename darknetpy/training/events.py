@@ -102,6 +102,19 @@ Event = Started | TurnDone | Resized | Evaluated | Saved | Recovered | Finished
 Sink = Callable[[Event], None]
 
 
+_FACTORIES: list[Callable[[], list[Sink]]] = []
+
+
+def use_by_default(factory: Callable[[], list[Sink]]) -> None:
+    """Name who makes the sinks of a run that was given none; the reporting room does when it is loaded."""
+    _FACTORIES[:] = [factory]
+
+
+def default_sinks() -> list[Sink]:
+    """Fresh sinks for a run that was given none."""
+    return [sink for factory in _FACTORIES for sink in factory()]
+
+
 class Events:
     """Hands events to sinks. A sink that fails is dropped with a warning; training never stops for it."""
 
