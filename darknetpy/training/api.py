@@ -50,7 +50,7 @@ def train(
         evaluate: measure mAP on `valid=` during the run; map_every: iterations between evaluations.
         clear: begin counting at iteration 0. device: torch device. seed: of weights, order and augmentation.
         workers: loader processes (0: none, None: chosen). cache: keep decoded pictures in memory (None: if small).
-        save_every: iterations between numbered checkpoints. sinks: receivers of events (None: what the reporting room offers).
+        save_every: iterations between numbered checkpoints. sinks: receivers of events.
         overrides: `section[#n].key=value` words.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
