@@ -51,6 +51,8 @@ def draw_detections(picture: np.ndarray, found: Detections) -> np.ndarray:
         if best[i] <= 0:
             continue
         x, y, w, h = np.asarray(found.boxes[i].tolist()) * scale
+        if any(v != v for v in (x, y, w, h)):  # an untrained network may say anything
+            continue
         box = _corners(x, y, w, h, width, height)
         color = class_color(int(ids[i]), found.probs.shape[1])
         for k in range(line_width):
@@ -60,8 +62,8 @@ def draw_detections(picture: np.ndarray, found: Detections) -> np.ndarray:
 
 
 def _corners(x: float, y: float, w: float, h: float, width: int, height: int) -> tuple[int, int, int, int]:
-    left, right = (min(max(int(v), 0), width - 1) for v in (x - w / 2, x + w / 2))
-    top, bottom = (min(max(int(v), 0), height - 1) for v in (y - h / 2, y + h / 2))
+    left, right = (int(min(max(v, 0), width - 1)) for v in (x - w / 2, x + w / 2))
+    top, bottom = (int(min(max(v, 0), height - 1)) for v in (y - h / 2, y + h / 2))
     return left, top, right, bottom
 
 
