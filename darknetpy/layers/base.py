@@ -106,13 +106,18 @@ class BuildContext:
         """Absolute index of a layer named as `number` (negative: relative to this one). Raises ConfigError."""
         index = self.index + number if number < 0 else number
         if not 0 <= index < self.index:
-            line = self.line_of(what) or (self.section.line if self.section else None)
-            raise ConfigError(
-                f"layer {self.index}, line {line}: {what}={number} names layer {index}, which does not come before it",
-                file=self.path,
-                remedy=f"use 0 to {self.index - 1}, or -1 to -{self.index}" if self.index else None,
-            )
+            raise self.out_of_range(number, what)
         return index
+
+    def out_of_range(self, number: int, what: str) -> ConfigError:
+        """The error of a key that names a layer which does not come before this one."""
+        index = self.index + number if number < 0 else number
+        line = self.line_of(what) or (self.section.line if self.section else None)
+        return ConfigError(
+            f"layer {self.index}, line {line}: {what}={number} names layer {index}, which does not come before it",
+            file=self.path,
+            remedy=f"use 0 to {self.index - 1}, or -1 to -{self.index}" if self.index else None,
+        )
 
     def part(self, w: int, h: int, c: int, options: dict[str, object]) -> BuildContext:
         """The context of a sub-layer with an input of w x h x c and these options."""

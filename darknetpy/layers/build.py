@@ -135,7 +135,11 @@ def _add_layers(structure: Structure) -> None:
             index, net, structure.layers, w, h, c, inputs, structure.batch, structure.time_steps,
             structure.strict, structure.training, cfg.path, section, problems=structure.problems,
         )  # fmt: skip
-        layer = _build(section, context)
+        try:
+            layer = _build(section, context)
+        except ConfigError:
+            structure.check()  # what was put off before is the cause
+            raise
         if layer.outputs > MAX_ELEMENTS or layer.outputs < 0 or layer.parameters_stored > MAX_ELEMENTS:
             raise context.error(
                 f"[{section.type}] would hold {max(layer.outputs, layer.parameters_stored)} numbers",

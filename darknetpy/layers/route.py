@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from darknetpy.config import key
+from darknetpy.errors import ConfigError
 from darknetpy.layers.base import Layer, LayerOptions
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
@@ -29,9 +30,9 @@ class Route(Layer):
             raise context.error(f"group_id={options.group_id} must be from 0 to groups-1={options.groups - 1}")
         self.groups, self.group_id = options.groups, options.group_id
         self.mismatch = False
-        if context.strict and max(options.layers) >= context.index:
-            self.layers = options.layers  # Darknet reads layers that are not there yet, all zeros
-            self.w = self.h = self.c = 0
+        self.too_late = next((number for number in options.layers if number >= context.index), None)
+        if self.too_late is not None:
+            self._too_late(context)
             return
         self.layers = [context.source(number, "layers") for number in options.layers]
         sources = [context.layers[i] for i in self.layers]
@@ -45,17 +46,29 @@ class Route(Layer):
         self.out_c = sum(s.out_c for s in sources) // self.groups
         self.w, self.h, self.c = first.w, first.h, self.out_c
 
+    def _too_late(self, context) -> None:
+        """Darknet lays out a layer that isn't there yet as zeros; running it is an error here."""
+        self.layers = self.options.layers
+        self.w = self.h = self.c = 0
+        context.defer(context.out_of_range(self.too_late, "layers"))
+
     def _mismatch(self, context, sources) -> None:
-        """Darknet goes on with a 0 x 0 x 0 output; the default says what doesn't fit."""
+        """Darknet goes on with a 0 x 0 x 0 output; the default doesn't run it."""
         sizes = ", ".join(f"layer {s.index} is {s.out_w} x {s.out_h}" for s in sources)
-        if not context.strict:
-            raise context.error(f"The width and height of the input layers are different: {sizes}")
+        context.defer(
+            context.error(
+                f"The width and height of the input layers are different: {sizes}",
+                "bring them to one size with stride= or [upsample]",
+            )
+        )
         context.notes.say(" The width and height of the input layers are different. ")
 
     def sources(self) -> list[int]:
-        return self.layers
+        return [] if self.too_late is not None else self.layers
 
     def forward(self, x, context):
+        if self.too_late is not None:
+            raise ConfigError(f"layer {self.index}: layers={self.too_late} names a layer that does not come before it")
         parts = [context.outputs[i] for i in self.layers]
         if self.groups > 1:
             parts = [self._part(part) for part in parts]

@@ -67,8 +67,10 @@ class AnchorHead(Layer):
         self.anchors = self._anchors(options, context)
         self.n = len(self.mask)
         wanted = self.n * (self.classes + self.per_anchor_extra)
-        if self.inputs != self.w * self.h * wanted or (self.c != wanted and not context.strict):
-            self._filters_mismatch(wanted, context)
+        if self.inputs != self.w * self.h * wanted:
+            raise self._filters_mismatch(wanted, context)
+        if self.c != wanted:
+            context.defer(self._filters_mismatch(wanted, context))
         self.c = wanted
         if options.counters_per_class is not None and len(options.counters_per_class) != self.classes:
             raise context.error(
@@ -100,16 +102,16 @@ class AnchorHead(Layer):
             context.defer(context.error(what, "give num= pairs of anchors"))
         return (given + [0.5] * (2 * options.num))[: 2 * options.num]
 
-    def _filters_mismatch(self, wanted: int, context: BuildContext) -> None:
+    def _filters_mismatch(self, wanted: int, context: BuildContext) -> ConfigError:
         before = context.layers[-1] if context.layers else None
         if before is None or before.section is None:
-            raise context.error(f"the head needs {wanted} channels, the input has {self.c}")
+            return context.error(f"the head needs {wanted} channels, the input has {self.c}")
         line = before.section.find("filters")
         place = f"layer {before.index}, line {line.line if line else before.section.line}"
         what = f"filters={self.c}"
         if before.type != "convolutional":
             what = f"[{before.section.type}] gives {self.c} channels"
-        raise ConfigError(
+        return ConfigError(
             f"{place}: {what}, needs {wanted} = ({self.classes}+{self.per_anchor_extra})*{self.n}",
             file=context.path,
             remedy=f"filters= in the [convolutional]-layer must correspond to classes= and mask= of layer {self.index}",
