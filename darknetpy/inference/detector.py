@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from darknetpy.assets import locate
 from darknetpy.config import Cfg
 from darknetpy.config.datafile import read_names
 from darknetpy.detections import Detections
@@ -137,7 +138,7 @@ class Detector:
     def _picture(self, image: Image) -> np.ndarray:
         channels = self.network.net.channels
         if isinstance(image, str | os.PathLike):
-            return load_image(image, channels)
+            return load_image(locate(image), channels)
         if isinstance(image, Tensor):
             image = image.detach().cpu().numpy()
         if image.dtype == np.uint8:
