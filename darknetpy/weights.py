@@ -129,9 +129,7 @@ def read_weights(
     for block in layout:
         if position == available and block.count:
             result.layers = block.layer
-            warn(
-                f"{name}: ends before layer {block.layer} of {layers}: the layers from there on keep their initial values"
-            )
+            warn(f"{name}: ends before layer {block.layer} of {layers}: from there on layers keep their initial values")
             break
         if position + block.count > available:
             inside = f"ends inside layer {block.layer} [{block.kind}] ({counts})"

@@ -96,9 +96,8 @@ def test_the_reported_network_evaluates_three_times_and_survives(tmp_path) -> No
     (tmp_path / "list.txt").write_text("".join(names))
     (tmp_path / "obj.names").write_text("a\nb\n")
     (tmp_path / "obj.data").write_text("classes=2\ntrain=list.txt\nvalid=list.txt\nnames=obj.names\nbackup=backup\n")
-    words = shlex.split(
-        "-set net.width=96 net.height=96 net.batch=4 net.subdivisions=2 net.burn_in=0 net.max_batches=3 -map -map_every 1"
-    )
+    settings = "net.width=96 net.height=96 net.batch=4 net.subdivisions=2 net.burn_in=0 net.max_batches=3"
+    words = shlex.split(f"-set {settings} -map -map_every 1")
     log = _run(["detector", "train", "obj.data", str(cfg), *words], tmp_path).stdout
     assert log.count("mean_average_precision (mAP@0.50) = ") == 3
     assert (tmp_path / "backup/yolov4-tiny-3l-2class_final.weights").is_file()
