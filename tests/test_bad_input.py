@@ -118,7 +118,7 @@ def test_weights_cut_at_a_layer_are_a_warning(place, weights, capfd) -> None:
     network = Network("tiny.cfg")
     network.save_weights("tiny.conv.3", cutoff=3)
     text = said(capfd, ["detector", "test", "obj.data", "tiny.cfg", "tiny.conv.3", "img/0.png", "-quiet"], status=0)
-    assert "ends before layer 3 of 5: the layers from there on keep their initial values" in text
+    assert "ends before layer 3 of 5: from there on layers keep their initial values" in text
     assert "Loaded 3 layers" in text
 
 
