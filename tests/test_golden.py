@@ -16,13 +16,11 @@ from conftest import SHARED, TESTS, shared
 sys.path.insert(0, str(TESTS.parent))
 
 from tools.check_golden import CHECKS, cases, run
-from tools.golden.common import NOT_CHECKED, OK, UNSUPPORTED, Places
+from tools.golden.common import NOT_CHECKED, OK, Places
 
 COLLECTION, SHIPPED = SHARED / "golden", TESTS / "golden"
 SHIPPED_KINDS = Counter(forward=65, image=1, loss=73, rates=20, step=93, sizes=1)
 COLLECTION_KINDS = SHIPPED_KINDS + Counter(boxes=24, map=1, tensors=1, text=1)
-EXPECTED_UNSUPPORTED = {"train/step/conv_lstm"}
-"""Cases of types that are laid out and run, but not trained as Darknet does yet."""
 NOT_TARGETS = {"forward/cpu_zero_activations", "train/step/coordconv"}
 """Cases that record a defect of Darknet's CPU build, and a data race of its GPU build."""
 
@@ -45,9 +43,7 @@ def test_case(name: str) -> None:
     outcomes = run(*FOUND[name], Places())
     assert outcomes
     for outcome in outcomes:
-        if name in EXPECTED_UNSUPPORTED:
-            assert outcome.status == UNSUPPORTED, outcome
-        elif name in NOT_TARGETS:
+        if name in NOT_TARGETS:
             assert outcome.status == NOT_CHECKED, outcome
         else:
             assert outcome.status == OK, f"{outcome.case}: {outcome.note}"

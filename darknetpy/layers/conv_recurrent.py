@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from darknetpy.config import key
 from darknetpy.layers.activations import activate, known_activation
-from darknetpy.layers.base import BuildContext, LayerOptions
+from darknetpy.layers.base import BuildContext, ForwardContext, LayerOptions
 from darknetpy.layers.convolutional import Convolutional
+from darknetpy.layers.gradients import clamp_gradient, pass_through, saved_as, scale_gradient
 from darknetpy.layers.recurrent import Recurrent
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
@@ -115,20 +117,58 @@ class ConvLstm(ConvRecurrent):
         shape = (self.options.output, *x.shape[2:])
         return [shape, shape]
 
-    def step(self, x, state, run):
+    def forward(self, x, context: ForwardContext):
+        darknet = context.strict and context.training and torch.is_grad_enabled()
+        return self._forward_as_darknet(x, context) if darknet else super().forward(x, context)
+
+    def _forward_as_darknet(self, x, context: ForwardContext):
+        """Training with the gradients of Darknet's GPU build (`backward_conv_lstm_layer_gpu`).
+
+        No gradient goes through h (with `bottleneck` it does, times `time_normalizer`). Its backward pass leaves
+        three things behind: the state of step 0, with which the next mini-batch begins; the gradient of the cell that
+        step 0 began with, which the next one adds to its last cell's; and the place of the state before step 0 holds
+        the state after it, so that step 0's weights and forget gate get their gradients from that.
+        """
+        steps = context.time_steps
+        frames = x.view(steps, x.shape[0] // steps, *x.shape[1:])
+        memory, zeros = context.state, x.new_zeros(frames.shape[1], *self.state_shapes(x)[0])
+        if "state" in memory and memory["state"][0].shape != zeros.shape:
+            memory.clear()
+        h, c = (part.clone() for part in memory.get("state", (zeros, zeros)))
+        run = {name: self._runner(name, part, context) for name, part in self.parts.items()}
+        c.requires_grad_().register_hook(lambda gradient: memory.update(cell_gradient=gradient.nan_to_num(0, 0, 0)))
+        first, left = (h, c), memory.get("cell_gradient")
+        late, outputs = {}, []
+        for t, frame in enumerate(frames):
+            with saved_as(dict(zip(first, "hc", strict=True)), late, zeros) if t == 0 else nullcontext():
+                _, (h, c) = self.step(frame, (h, c), run, strict=True)
+            if t == 0:
+                memory["state"] = h.detach(), c.detach()
+                if steps > 1:
+                    late.update(h=h.detach(), c=c.detach())
+            outputs.append(h)
+        if left is not None:
+            c.register_hook(lambda gradient: gradient + left)
+        return torch.cat(outputs)
+
+    def step(self, x, state, run, strict: bool = False):
         h, c = state
         if self.options.bottleneck:
-            q = activate(self.lstm_activation, run["wf"](torch.cat([h, x], 1)))
+            q = run["wf"](torch.cat([scale_gradient(h, self.options.time_normalizer), x], 1))
+            q = activate(self.lstm_activation, clamp_gradient(q) if strict else q)
             f, i, g, o = (run[f"u{gate}"](q) for gate in "figo")
         else:
+            h = h.detach() if strict else scale_gradient(h, self.options.time_normalizer)
             f, i, g, o = (run[f"w{gate}"](h) + run[f"u{gate}"](x) for gate in "figo")
+        seen = (lambda cell: cell.detach()) if strict else lambda cell: cell
         if self.options.peephole:
-            f, i = f + run["vf"](c), i + run["vi"](c)
+            f, i = f + run["vf"](seen(c)), i + run["vi"](seen(c))
         candidate = activate(self.lstm_activation, g)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * candidate
-        c = torch.nan_to_num(c, nan=0.0, posinf=self.bound, neginf=-self.bound).clamp(-self.bound, self.bound)
+        bounded = torch.nan_to_num(c, nan=0.0, posinf=self.bound, neginf=-self.bound).clamp(-self.bound, self.bound)
+        c = pass_through(c, bounded) if strict else bounded
         if self.options.peephole:
-            o = o + run["vo"](c)
+            o = o + run["vo"](seen(c))
         h = torch.sigmoid(o) * activate(self.lstm_activation, c)
         return h, (h, c)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from darknetpy.lazy import torch
 
@@ -79,6 +80,8 @@ def pass_through(x, y):
 
 def scale_gradient(x, factor: float):
     """x; the gradient that comes back is multiplied by `factor`."""
+    if factor == 1.0 or not torch.is_grad_enabled():
+        return x
     return _functions()[2].apply(x, factor)
 
 
@@ -92,3 +95,21 @@ def replace_gradient(x, y, rule, *saved):
     if not (torch.is_grad_enabled() and x.requires_grad):
         return y
     return _functions()[3].apply(x, y.detach(), rule, *(s.detach() for s in saved))
+
+
+def saved_as(early: Mapping, late: Mapping, missing):
+    """While entered, a tensor of `early` that is kept for a gradient is exchanged in the backward pass.
+
+    Args:
+        early: tensors and the names under which the backward pass finds others in their place.
+        late: by name, filled after the forward pass; `missing` stands in for a name that never came.
+    """
+    names = {tensor.data_ptr(): name for tensor, name in early.items()}
+
+    def pack(tensor):
+        return names.get(tensor.data_ptr(), tensor)
+
+    def unpack(kept):
+        return late.get(kept, missing) if isinstance(kept, str) else kept
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)

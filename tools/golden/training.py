@@ -25,9 +25,6 @@ DELTA_IS_OUTPUT_GRADIENT = frozenset(
 )
 """Types whose recorded delta is a gradient that training exposes; others are checked through parameter gradients."""
 
-NOT_TRAINED_YET = frozenset({"conv_lstm"})
-"""Types that run, but whose truncated gradients of Darknet's GPU build are not reproduced yet."""
-
 
 def is_rates(path: Path) -> bool:
     if path.suffix != ".json" or path.stat().st_size > 1 << 22:
@@ -76,7 +73,6 @@ def _learner(weights: str) -> Learner:
 def _missing(learner: Learner) -> str | None:
     """A type that cannot be trained as Darknet does yet."""
     names = [head.type for head in learner.network.structure.heads if not has_loss(head)]
-    names += [layer.type for layer in learner.network.layers if layer.type in NOT_TRAINED_YET]
     return names[0] if names else None
 
 
