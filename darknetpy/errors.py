@@ -10,6 +10,8 @@ import os
 
 logger = logging.getLogger("darknetpy")
 
+_LONGEST = 1000
+
 
 class DarknetpyError(Exception):
     """Base of every error that is the input's fault, not the program's.
@@ -40,10 +42,15 @@ class DarknetpyError(Exception):
             place = f"{os.fspath(self.file)}, line {self.line}: " if self.line else f"{os.fspath(self.file)}: "
         value = f" ({self.value!r})" if self.value is not None else ""
         remedy = f"; {self.remedy}" if self.remedy else ""
-        return f"{place}{self.message}{value}{remedy}"
+        return f"{place}{_short(self.message)}{_short(value)}{remedy}"
 
     def __reduce__(self):
         return _rebuild, (type(self), self.message, self.file, self.line, self.value, self.remedy)
+
+
+def _short(text: str) -> str:
+    """`text` without its middle where a value in it is longer than anybody reads."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
 def _rebuild(kind, message, file, line, value, remedy):

@@ -75,7 +75,7 @@ def test_strict_gives_darknets_table(name: str) -> None:
     unused = collections.Counter(
         f"{key} = {'(null)' if value is None else value}"
         for layer in structure.layers
-        for key, value, _, _ in layer.notes.unused
+        for key, value, _ in layer.notes.unused
     )
     defaults = collections.Counter(
         f"{key} = {value}"

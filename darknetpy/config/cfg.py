@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from darknetpy.assets import locate
+from darknetpy.config.numbers import atoi
 from darknetpy.errors import ConfigError, MissingFileError, UsageError, warn
 
-MAX_BYTES = 4 << 20
+MAX_BYTES = 1 << 20
 """A cfg of more than this is something else: the largest network known has 150 kB."""
+MAX_REMARKS = 50
+"""So many lines of a cfg are complained of one by one; a file with more such lines is no cfg."""
 
 _BLANKS = str.maketrans("", "", " \t\n\r")
 _INLINE_COMMENT = re.compile(r"[ \t]#")
@@ -78,7 +81,8 @@ class Cfg:
         """
         for word in words:
             match = _OVERRIDE.fullmatch(word)
-            if not match:
+            value = match["value"].translate(_BLANKS) if match else ""
+            if not match or not value:
                 raise UsageError(
                     "-set takes section.key=value or section#n.key=value",
                     value=word,
@@ -87,7 +91,7 @@ class Cfg:
             wanted = canonical(match["type"])
             found = [section for section in self.sections if canonical(section.type) == wanted]
             n = match["n"] or match["m"]
-            chosen = found if n is None else found[int(n) : int(n) + 1]
+            chosen = found if n is None else found[atoi(n) :][:1]
             if not chosen:
                 raise UsageError(
                     f"-set names a section that {self.path} does not have",
@@ -95,7 +99,7 @@ class Cfg:
                     remedy=f"it has {len(found)} [{wanted}] sections, counted from 0" if found else None,
                 )
             for section in chosen:
-                _set(section, match["key"], match["value"])
+                _set(section, match["key"], value)
 
 
 def _set(section: Section, key: str, value: str) -> None:
@@ -117,13 +121,9 @@ def read_cfg(
     try:
         if os.path.isdir(name):
             raise ConfigError("is a folder, not a cfg file", file=name)
-        if os.path.getsize(name) > MAX_BYTES:
-            raise ConfigError(
-                f"is {os.path.getsize(name)} bytes long, which no cfg is", file=name, remedy="is it a .weights file?"
-            )
         with open(name, "rb") as stream:
             data = stream.read(MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise MissingFileError(name) from error
     cfg = parse_cfg(data, name, strict)
     cfg.override(overrides, canonical)
@@ -132,6 +132,10 @@ def read_cfg(
 
 def parse_cfg(data: bytes | str, name: str = "cfg", strict: bool = False) -> Cfg:
     """Parse the text of a network file (Darknet: `read_cfg`). `name` is used in messages only."""
+    if len(data) > MAX_BYTES:
+        raise ConfigError(
+            f"is longer than {MAX_BYTES} bytes, which no cfg is", file=name, remedy="is it a .weights file?"
+        )
     text = data if isinstance(data, str) else _decode(data, name, strict)
     if text.lstrip()[:1] == "<":
         raise ConfigError("is a web page (HTML), not a cfg", file=name, remedy="download the raw file")
@@ -176,7 +180,8 @@ def _read_line(cfg: Cfg, line: str, number: int) -> None:
     if equals and not value:
         note = f"Config file error line {number}, could parse: {key}"
         cfg.notes.append(note)
-        warn(f"{cfg.path}, line {number}: {key}= has no value and is ignored" if not cfg.strict else note)
+        if len(cfg.notes) <= MAX_REMARKS:
+            warn(f"{cfg.path}, line {number}: {key}= has no value and is ignored" if not cfg.strict else note)
         return
     cfg.sections[-1].options.append(Option(key, value if equals else None, number))
 

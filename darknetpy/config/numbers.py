@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import struct
 
-_INT = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)")
+_INT = re.compile(r"[ \t\n\v\f\r]*([+-]?)0*(\d*)", re.ASCII)
 _FLOAT = re.compile(
     r"[ \t\n\v\f\r]*([+-]?(?:0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?"
     r"|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|inf(?:inity)?|nan))",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 INT_MIN, INT_MAX = -(2**31), 2**31 - 1
 FLT_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
@@ -17,13 +17,9 @@ FLT_MAX = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 def atoi(text: str) -> int:
     """C `atoi`, clamped to 32 bits (out of range is undefined there)."""
-    match = _INT.match(text)
-    if not match:
-        return 0
-    digits = match.group(1)
-    if len(digits) > 12:  # no 32-bit number is that long; int() of megabytes of digits would take for ever
-        return INT_MIN if digits.startswith("-") else INT_MAX
-    return min(max(int(digits), INT_MIN), INT_MAX)
+    sign, digits = _INT.match(text).groups()  # type: ignore[union-attr]
+    # no 32-bit number has more digits than this; int() of megabytes of them would take for ever
+    return min(max(int(f"{sign}{digits[:12] or 0}"), INT_MIN), INT_MAX)
 
 
 def atof(text: str) -> float:

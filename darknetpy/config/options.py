@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from darknetpy.config.cfg import Section
+from darknetpy.config.cfg import Option, Section
 from darknetpy.config.numbers import atof, atoi, to_float32
 
 T = TypeVar("T")
@@ -49,11 +49,15 @@ def key(
 
 @dataclass
 class Notes:
-    """What reading a section had to say: `Using default` lines and other remarks, in order; unused lines apart."""
+    """What reading a section had to say: `Using default` lines and other remarks, in order.
+
+    `unused` are the lines that nobody looked up, as (key, value, line); `known` the keys that the section takes.
+    """
 
     defaults: list[tuple[str, str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    unused: list[tuple[str, str | None, int, str | None]] = field(default_factory=list)
+    unused: list[tuple[str, str | None, int]] = field(default_factory=list)
+    known: list[str] = field(default_factory=list)
 
     def default(self, name: str, value: Any) -> None:
         text = f"{value:f}" if isinstance(value, float) else str(value)
@@ -63,20 +67,28 @@ class Notes:
     def say(self, line: str) -> None:
         self.lines.append(line)
 
+    def nearest(self, word: str) -> str | None:
+        """The known key that an unknown one looks most like."""
+        if word in self.known:
+            return None
+        found = difflib.get_close_matches(word.lower()[:64], self.known, n=1, cutoff=0.7)
+        return found[0] if found else None
+
 
 def read_options(kind: type[T], section: Section, notes: Notes | None = None) -> T:
     """An instance of the options class `kind` from a section (Darknet: `option_find_int` and its sisters)."""
     notes = notes if notes is not None else Notes()
     options = kind.__new__(kind)
+    first: dict[str, Option] = {}
+    for option in section.options:
+        first.setdefault(option.key, option)
     looked_up: set[str] = set()
     for item in dataclasses.fields(kind):  # type: ignore[arg-type]
-        setattr(options, item.name, _read_field(item, section, options, notes, looked_up))
-    known = [spelling(item) for item in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for i, option in enumerate(section.options):
-        first = all(earlier.key != option.key for earlier in section.options[:i])
-        if not (first and option.key in looked_up):
-            nearest = None if option.key in known else _nearest(option.key, known)
-            notes.unused.append((option.key, option.value, option.line, nearest))
+        setattr(options, item.name, _read_field(item, first, options, notes, looked_up))
+    notes.known = [spelling(item) for item in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for option in section.options:
+        if first[option.key] is not option or option.key not in looked_up:
+            notes.unused.append((option.key, option.value, option.line))
     return options
 
 
@@ -85,7 +97,7 @@ def spelling(item: dataclasses.Field) -> str:
     return item.metadata.get("key") or item.name
 
 
-def _read_field(item, section: Section, options: Any, notes: Notes, looked_up: set[str]) -> Any:
+def _read_field(item, lines: dict[str, Option], options: Any, notes: Notes, looked_up: set[str]) -> Any:
     meta = item.metadata
     default = meta["default"](options) if callable(meta["default"]) else meta["default"]
     if isinstance(default, list):
@@ -93,7 +105,7 @@ def _read_field(item, section: Section, options: Any, notes: Notes, looked_up: s
     if meta["when"] is not None and not meta["when"](options):
         return to_float32(default) if isinstance(default, float) else default
     looked_up.add(spelling(item))
-    option = section.find(spelling(item))
+    option = lines.get(spelling(item))
     if option is None or option.value is None:
         value = to_float32(default) if isinstance(default, float) else default
         loud = meta["loud"](options) if callable(meta["loud"]) else meta["loud"]
@@ -115,8 +127,3 @@ def _convert(annotation: str, text: str, stop_at_hash: bool) -> Any:
         items = (text.split("#", 1)[0] if stop_at_hash else text).split(",")
         return [atoi(item) for item in items] if kind == "list[int]" else [to_float32(atof(item)) for item in items]
     return text
-
-
-def _nearest(word: str, known: list[str]) -> str | None:
-    found = difflib.get_close_matches(word.lower()[:64], known, n=1, cutoff=0.7)
-    return found[0] if found else None

@@ -139,9 +139,10 @@ def known_activation(name: str, context: BuildContext) -> str:
     if name in _FUNCTIONS:
         return name
     context.notes.say(f"Couldn't find activation function {name}, going with ReLU")
-    if not context.strict:
+    if not context.strict and name not in context.said:
+        context.said.add(name)
         line = context.line_of("activation")
-        warn(f"{context.path}, line {line}: activation={name} is unknown, relu is used instead")
+        warn(f"{context.path}, line {line}: activation={name[:60]} is unknown, relu is used instead of it")
     return "relu"
 
 

@@ -9,11 +9,13 @@ weights or an averaged snapshot.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from darknetpy.assets import locate
 from darknetpy.config import NetOptions, Notes, Option, Section, key, read_options
 from darknetpy.errors import ConfigError
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS = 1 << 40
 """A layer of more elements than this is a typing error, not a network."""
+MAX_ANCHORS = 10_000
+"""A head of more anchors than this is one, too."""
+MAX_LINES = 4 << 20
+"""Bytes of a file that a cfg names: a class tree, a class map."""
 
 
 @dataclass
@@ -86,6 +92,8 @@ class BuildContext:
     notes: Notes = field(default_factory=Notes)
     is_part: bool = False
     problems: list[ConfigError] = field(default_factory=list)
+    said: set[str] = field(default_factory=set)
+    """Unknown words that were complained of already: a network repeats them in every layer."""
 
     def defer(self, error: ConfigError) -> None:
         """Note what makes the network useless though it can be laid out, as Darknet does; running it raises this."""
@@ -125,6 +133,22 @@ class BuildContext:
         lines = [Option(name, str(value), line) for name, value in options.items()]
         section = Section(self.section.header if self.section else "[part]", line, lines)
         return replace(self, w=w, h=h, c=c, inputs=w * h * c, section=section, notes=Notes(), is_part=True)
+
+    def read_lines(self, name: str, what: str) -> list[str]:
+        """Lines of a text file that key `what` names: as it is, beside the cfg, or packaged. Raises ConfigError."""
+        beside = os.path.join(os.path.dirname(self.path), name)
+        path = next((place for place in (name, beside) if os.path.exists(place)), None) or locate(name)
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise self.error(f"{what}={name} is no ordinary file")
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read(MAX_LINES + 1)
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+            reason = getattr(error, "strerror", None) or error
+            raise self.error(f"{what}={name} cannot be read ({reason})", "the path is relative to the cfg") from error
+        if len(data) > MAX_LINES:
+            raise self.error(f"{what}={name} is longer than {MAX_LINES} bytes, which no such file is")
+        return data.decode("utf-8", "replace").removesuffix("\n").split("\n")
 
     def need_image(self, name: str) -> None:
         """Raise unless the previous layer gives a picture-shaped output."""

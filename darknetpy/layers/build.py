@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from darknetpy.config import Cfg, NetOptions, Notes, Section, read_cfg, read_options
+from darknetpy.config.cfg import MAX_REMARKS
 from darknetpy.config.numbers import to_float32
 from darknetpy.errors import ConfigError, warn
 from darknetpy.layers import registry
 from darknetpy.layers.base import MAX_ELEMENTS, BuildContext, Layer, LayerOptions
 
-MAX_LAYERS = 100_000
+MAX_LAYERS = 10_000
+"""The largest network known has 500."""
 
 
 class UnknownLayer(Layer):
@@ -41,6 +43,8 @@ class Structure:
     net_notes: Notes = field(default_factory=Notes)
     training: bool = False
     problems: list[ConfigError] = field(default_factory=list)
+    unused: int = 0
+    said: set[str] = field(default_factory=set)
 
     def check(self) -> Structure:
         """Raise the first problem that laying out put off."""
@@ -98,16 +102,18 @@ def read_structure(
     training = batch is None
     steps = max(1, time_steps or (net.time_steps if training else 1))
     rows = net.mini_batch if training else batch
-    _check_net(cfg, net)
+    _check_net(cfg, net, rows)
     structure = Structure(cfg, net, [], rows, steps, strict, notes, training)
-    _report_unused(cfg, "net", notes, strict)
+    _report_unused(structure, "net", notes)
     _add_layers(structure)
     if not structure.layers:
         raise ConfigError("has only [net] and no layer", file=cfg.path)
     return structure
 
 
-def _check_net(cfg: Cfg, net: NetOptions) -> None:
+def _check_net(cfg: Cfg, net: NetOptions, rows: int) -> None:
+    if len(cfg.layers) > MAX_LAYERS:
+        raise ConfigError(f"{len(cfg.layers)} layers are more than any network has", file=cfg.path)
     if net.inputs <= 0 and not (net.width > 0 and net.height > 0 and net.channels > 0):
         sizes = f"width={net.width}, height={net.height}, channels={net.channels}"
         raise ConfigError(
@@ -117,8 +123,13 @@ def _check_net(cfg: Cfg, net: NetOptions) -> None:
         raise ConfigError(
             f"the input of {net.width} x {net.height} x {net.channels} is impossible", file=cfg.path, line=cfg.net.line
         )
-    if len(cfg.layers) > MAX_LAYERS:
-        raise ConfigError(f"{len(cfg.layers)} layers are more than any network has", file=cfg.path)
+    if rows * net.inputs > MAX_ELEMENTS:
+        raise ConfigError(
+            f"a mini-batch of {rows} inputs is impossible",
+            file=cfg.path,
+            line=cfg.net.line,
+            remedy="check batch=, subdivisions= and time_steps=",
+        )
     if net.policy == "steps" and (net.steps is None or net.scales is None):
         raise ConfigError("STEPS policy must have steps and scales in cfg file", file=cfg.path, line=cfg.net.line)
     if net.steps is not None and net.scales is not None and len(net.scales) < len(net.steps):
@@ -133,20 +144,21 @@ def _add_layers(structure: Structure) -> None:
     for index, section in enumerate(cfg.layers):
         context = BuildContext(
             index, net, structure.layers, w, h, c, inputs, structure.batch, structure.time_steps,
-            structure.strict, structure.training, cfg.path, section, problems=structure.problems,
+            structure.strict, structure.training, cfg.path, section, problems=structure.problems, said=structure.said,
         )  # fmt: skip
         try:
             layer = _build(section, context)
         except ConfigError:
             structure.check()  # what was put off before is the cause
             raise
-        if layer.outputs > MAX_ELEMENTS or layer.outputs < 0 or layer.parameters_stored > MAX_ELEMENTS:
+        sizes = layer.out_w, layer.out_h, layer.out_c, layer.outputs
+        if max(*sizes, layer.parameters_stored) > MAX_ELEMENTS or min(sizes) < 0:
             raise context.error(
-                f"[{section.type}] would hold {max(layer.outputs, layer.parameters_stored)} numbers",
+                f"[{section.type}] would hold {max(*sizes, layer.parameters_stored)} numbers",
                 "check filters=, size= and the network's width= and height=",
             )
         structure.layers.append(layer)
-        _report_unused(cfg, section.type, context.notes, structure.strict)
+        _report_unused(structure, section.type, context.notes)
         w, h, c, inputs = layer.out_w, layer.out_h, layer.out_c, layer.outputs
 
 
@@ -166,11 +178,18 @@ def _build(section: Section, context: BuildContext) -> Layer:
     )
 
 
-def _report_unused(cfg: Cfg, section: str, notes: Notes, strict: bool) -> None:
+def _report_unused(structure: Structure, section: str, notes: Notes) -> None:
     """Once for each unused line: where it stands, and the nearest known key. Strict: in the table, as Darknet."""
-    if strict:
+    if structure.strict:
         return
-    for name, value, line, guess in notes.unused:
-        text = name if value is None else f"{name}={value[:60]}"
+    cfg = structure.cfg
+    for name, value, line in notes.unused:
+        structure.unused += 1
+        if structure.unused > MAX_REMARKS:
+            if structure.unused == MAX_REMARKS + 1:
+                warn(f"{cfg.path}, line {line}: this and later lines that are not used are not listed")
+            return
+        text = name[:60] if value is None else f"{name[:60]}={value[:60]}"
+        guess = notes.nearest(name)
         hint = f"; did you mean {guess}=?" if guess else ""
         warn(f"{cfg.path}, line {line}: {text} is not used by [{section}]{hint}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from darknetpy.config import key
+from darknetpy.config.numbers import atoi
 from darknetpy.layers.base import Layer, LayerOptions
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
@@ -32,7 +33,7 @@ class Dropout(Layer):
         self.probability, self.dropblock = options.probability, options.dropblock
         if not 0 <= self.probability < 1:
             raise context.error(f"probability={self.probability:g} must be from 0 to below 1")
-        self.block_rel, self.block_abs = options.dropblock_size_rel, int(options.dropblock_size_abs)
+        self.block_rel, self.block_abs = options.dropblock_size_rel, atoi(f"{options.dropblock_size_abs:f}")
         if self.dropblock:
             self._block_size(context)
         self.same_size()

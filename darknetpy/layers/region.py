@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from darknetpy.config import key
 from darknetpy.detections import Detections
-from darknetpy.layers.base import Layer, LayerOptions
+from darknetpy.layers.base import MAX_ANCHORS, Layer, LayerOptions
 from darknetpy.layers.constants import constant
 from darknetpy.layers.registry import register
 from darknetpy.layers.tree import read_tree
@@ -62,6 +62,8 @@ class Region(Layer):
         self.entries = self.coords + 1 + self.classes
         if min(self.n, self.classes) < 1 or self.coords != 4:
             raise context.error(f"num={self.n}, classes={self.classes} and coords={self.coords} (4) do not fit")
+        if self.n > MAX_ANCHORS:
+            raise context.error(f"num={self.n} anchors are more than any head has")
         if self.w * self.h * self.n * self.entries != self.inputs:
             raise context.error(
                 f"filters={self.c}, needs {self.n * self.entries} = ({self.classes}+{self.coords}+1)*{self.n}",

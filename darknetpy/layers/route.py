@@ -26,7 +26,9 @@ class Route(Layer):
     def build(self, options, context) -> None:
         if options.layers is None:
             raise context.error("Route Layer must specify input layers", "add layers=")
-        if not 0 <= options.group_id < max(1, options.groups):
+        if options.groups < 1:
+            raise context.error(f"groups={options.groups} must be at least 1")
+        if not 0 <= options.group_id < options.groups:
             raise context.error(f"group_id={options.group_id} must be from 0 to groups-1={options.groups - 1}")
         self.groups, self.group_id = options.groups, options.group_id
         self.mismatch = False
@@ -54,7 +56,7 @@ class Route(Layer):
 
     def _mismatch(self, context, sources) -> None:
         """Darknet goes on with a 0 x 0 x 0 output; the default doesn't run it."""
-        sizes = ", ".join(f"layer {s.index} is {s.out_w} x {s.out_h}" for s in sources)
+        sizes = ", ".join(dict.fromkeys(f"layer {s.index} is {s.out_w} x {s.out_h}" for s in sources))
         context.defer(
             context.error(
                 f"The width and height of the input layers are different: {sizes}",

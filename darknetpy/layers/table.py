@@ -33,6 +33,4 @@ def _row(layer: Layer) -> str:
 
 
 def _unused(layer: Layer) -> list[str]:
-    return [
-        f"Unused field: '{name} = {'(null)' if value is None else value}'" for name, value, _, _ in layer.notes.unused
-    ]
+    return [f"Unused field: '{name} = {'(null)' if value is None else value}'" for name, value, _ in layer.notes.unused]

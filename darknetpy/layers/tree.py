@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
-from darknetpy.assets import locate
 from darknetpy.lazy import torch
-
-MAX_BYTES = 64 << 20
 
 
 @dataclass
@@ -80,19 +76,11 @@ class Tree:
 
 def read_tree(path: str, context) -> Tree:
     """Read a tree file, relative to the working directory or the cfg's folder. Raises ConfigError."""
-    beside = os.path.join(os.path.dirname(context.path), path)
-    name = path if os.path.exists(path) else beside if os.path.exists(beside) else locate(path)
-    try:
-        if os.path.getsize(name) > MAX_BYTES:
-            raise context.error(f"tree={path} is {os.path.getsize(name)} bytes long, which no tree is")
-        with open(name, encoding="utf-8", errors="replace") as stream:
-            lines = [line.split() for line in stream if line.strip()]
-    except OSError as error:
-        raise context.error(
-            f"tree={path} cannot be read ({error.strerror})", "the path is relative to the cfg"
-        ) from error
     tree = Tree()
-    for number, words in enumerate(lines, 1):
+    for number, line in enumerate(context.read_lines(path, "tree"), 1):
+        words = line.split()
+        if not words:
+            continue
         try:
             parent = int(words[1])
         except (IndexError, ValueError):

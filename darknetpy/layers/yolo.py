@@ -8,7 +8,7 @@ from darknetpy.config import key
 from darknetpy.config.numbers import FLT_MAX, atoi
 from darknetpy.detections import Detections
 from darknetpy.errors import ConfigError
-from darknetpy.layers.base import BuildContext, Layer, LayerOptions
+from darknetpy.layers.base import MAX_ANCHORS, BuildContext, Layer, LayerOptions
 from darknetpy.layers.constants import constant
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
@@ -62,6 +62,8 @@ class AnchorHead(Layer):
         self.classes = options.classes
         if self.classes < 1 or options.num < 1:
             raise context.error(f"classes={self.classes} and num={options.num} must be at least 1")
+        if options.num > MAX_ANCHORS:
+            raise context.error(f"num={options.num} anchors are more than any head has")
         self.mask = list(range(options.num)) if options.mask is None else options.mask
         self._check_mask(options, context)
         self.anchors = self._anchors(options, context)
@@ -134,17 +136,7 @@ class AnchorHead(Layer):
 
 def read_map(path: str, context: BuildContext) -> list[int]:
     """A class map: one number a line (Darknet: `read_map`)."""
-    import os
-
-    beside = os.path.join(os.path.dirname(context.path), path)
-    name = path if os.path.exists(path) else beside
-    try:
-        if os.path.getsize(name) > 1 << 24:
-            raise context.error(f"map={path} is too long for a class map")
-        with open(name, encoding="utf-8", errors="replace") as stream:
-            return [atoi(line) for line in stream.read().splitlines()]
-    except OSError as error:
-        raise context.error(f"map={path} cannot be read ({error.strerror})") from error
+    return [atoi(line) for line in context.read_lines(path, "map")]
 
 
 @register("yolo")
