@@ -45,18 +45,27 @@ def load_pt(path: str | os.PathLike) -> dict[str, Any]:
     Raises MissingFileError, or WeightsError where it is no such file.
     """
     name = os.fspath(path)
-    if not os.path.isfile(name):
-        raise MissingFileError(name)
-    _check_size(name)
-    try:
-        content = torch.load(name, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for damaged or hostile files
-        first = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise WeightsError(f"is no plain-tensor PyTorch file: {first}", file=name) from error
+    content = load_plain(name)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise WeightsError("is a PyTorch file, but not one of darknetpy's", file=name, remedy="convert it with export")
     _check_content(name, content)
     return content
+
+
+def load_plain(path: str | os.PathLike) -> Any:
+    """What a PyTorch file holds, on the CPU: containers, numbers, text and tensors, nothing that runs.
+
+    Raises MissingFileError, or WeightsError for a file that is damaged or holds anything else.
+    """
+    name = os.fspath(path)
+    if not os.path.isfile(name):
+        raise MissingFileError(name)
+    _check_size(name)
+    try:
+        return torch.load(name, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds for damaged or hostile files
+        first = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        raise WeightsError(f"is no plain-tensor PyTorch file: {first}", file=name) from error
 
 
 def _check_size(name: str) -> None:

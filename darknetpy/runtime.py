@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 from darknetpy.errors import UsageError, warn
 from darknetpy.lazy import torch
@@ -89,3 +91,85 @@ def device_name(device: str) -> str:
     return (
         torch.cuda.get_device_name(device) if device.startswith("cuda") else f"CPU, {torch.get_num_threads()} threads"
     )
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A failure of device or libraries that is not the input's fault.
+
+    Attributes:
+        kind: `memory` and `engine` can be tried again in this process, `sticky` has broken it, `link` concerns the
+            connection between processes.
+        sentence: what happened; remedy: what a person can change.
+    """
+
+    kind: str
+    sentence: str
+    remedy: str
+
+
+_TROUBLES = [
+    ("out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|can't allocate memory|bad_alloc", Trouble(
+        "memory", "the memory of the device is not enough", "raise subdivisions=, or lower width= and height=")),
+    ("CUDNN_STATUS_BAD_PARAM", Trouble(
+        "engine", "cuDNN refused a convolution's parameters", "-cudnn_benchmark 0, or another cuDNN version")),
+    ("CUDNN_STATUS_NOT_SUPPORTED|unable to find an engine|no valid (convolution )?algorithm|GET was unable", Trouble(
+        "engine", "cuDNN has no algorithm for a convolution here", "-cudnn_benchmark 0, or another cuDNN version")),
+    ("CUDNN_STATUS_NOT_INITIALIZED", Trouble(
+        "engine", "cuDNN could not start, mostly for want of memory", "free memory on the device, or lower batch=")),
+    ("illegal memory access|misaligned address|unspecified launch failure", Trouble(
+        "sticky", "the GPU reported an illegal memory access", "start again; if it comes back, update the driver")),
+    ("CUDNN_STATUS_EXECUTION_FAILED|CUDNN_STATUS_INTERNAL_ERROR|CUBLAS_STATUS_EXECUTION_FAILED", Trouble(
+        "sticky", "cuDNN failed while it ran", "start again; if it comes back, run with -cudnn_benchmark 0")),
+    ("device-side assert|uncorrectable ECC|device kernel image is invalid|no kernel image", Trouble(
+        "sticky", "the GPU cannot run this program", "run `darknetpy doctor`")),
+    ("unhandled system error|ncclSystemError", Trouble(
+        "link", "NCCL met an error of the system", "-nccl_debug shows it; often /dev/shm is too small")),
+    ("ncclUnhandledCudaError|unhandled cuda error", Trouble(
+        "link", "NCCL met an error of CUDA", "run `darknetpy doctor`; set NCCL_P2P_DISABLE=1 to go around the links")),
+    ("Address already in use|EADDRINUSE", Trouble(
+        "link", "the port of the meeting point is in use", "set MASTER_PORT to a free one")),
+    ("Watchdog caught collective|collective operation timeout|Timed out waiting", Trouble(
+        "link", "the replicas lost each other", "-nccl_debug shows where; set NCCL_SOCKET_IFNAME")),
+    ("Connection (refused|reset|closed)|Connect timeout|Network is unreachable", Trouble(
+        "link", "a replica cannot be reached", "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to the right network")),
+    ("No space left on device.*shm|shared memory|bus error", Trouble(
+        "link", "the shared memory of this machine is too small", "enlarge /dev/shm, in a container with --shm-size")),
+]  # fmt: skip
+
+
+def trouble_of(error: BaseException) -> Trouble | None:
+    """What kind of device failure an exception is, None for anything else."""
+    if not isinstance(error, RuntimeError | MemoryError | OSError):
+        return None
+    if isinstance(error, MemoryError):
+        return _TROUBLES[0][1]
+    text = str(error)
+    return next((trouble for pattern, trouble in _TROUBLES if re.search(pattern, text, re.IGNORECASE)), None)
+
+
+def free_cached_memory() -> None:
+    """Give back what torch keeps for later, after a failure for want of memory."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def avoid_engines(step: int) -> str | None:
+    """Take the next measure against cuDNN's refusals: how it was called, None where none is left."""
+    if step == 0:
+        torch.backends.cudnn.benchmark = False
+        return "cuDNN's timing of algorithms is switched off"
+    if step == 1 and torch.backends.cudnn.enabled:
+        torch.backends.cudnn.enabled = False
+        return "cuDNN is switched off"
+    return None
+
+
+def peak_memory(device: str) -> int:
+    """Bytes of the device that were in use at most so far; 0 on a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else 0
+
+
+def total_memory(device: str) -> int:
+    """Bytes that the device has; 0 on a CPU."""
+    return torch.cuda.get_device_properties(device).total_memory if device.startswith("cuda") else 0

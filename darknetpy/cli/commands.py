@@ -29,7 +29,7 @@ _EVERY = ("strict", "set", "i", "nogpu", "quiet", "trace")
 _DETECT = ("thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_show", "letter_box")
 _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
-    "batch", "save_weights", "chart", "show_details",
+    "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
 )  # fmt: skip
 
 COMMANDS = [

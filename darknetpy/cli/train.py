@@ -10,9 +10,11 @@ from darknetpy.config.datafile import read_data
 from darknetpy.errors import UsageError
 from darknetpy.layers.trainable import check_trainable
 
+EXIT_STATUS = {"SIGINT": 130, "SIGTERM": 143}
+
 
 def train(line: Line, words: list[str]) -> int:
-    """Train on one device; exit status 0 also where `Ctrl-C` ended it."""
+    """Train on one device; the exit status tells a run that a signal ended from one that came to its end."""
     files = files_of(words, ["data", "cfg", "weights"])
     if "data" not in files or "cfg" not in files:
         raise UsageError("usage: darknetpy detector train [data] [cfg] [weights (optional)]")
@@ -31,7 +33,7 @@ def train(line: Line, words: list[str]) -> int:
     weights = files.get("weights")
     if weights:
         print(f"Loading weights from {weights}...", file=sys.stderr)
-    training.train(
+    result = training.train(
         data,
         structure,
         weights,
@@ -46,9 +48,18 @@ def train(line: Line, words: list[str]) -> int:
         workers=line.get("workers"),
         cache=True if line.get("cache") == "ram" else None,
         batch=line.get("batch", 0),
-        save_every=line.get("save_weights"),
+        save_every=line.get("save_every"),
+        patience=line.get("patience"),
+        hours=line.get("time"),
+        stop_map=_share(line.get("stop_map")),
+        rehearse=not line.get("no_rehearsal"),
         show_details=bool(line.get("show_details")),
         strict=strict,
         sinks=default_sinks(),
     )
-    return 0
+    return EXIT_STATUS.get(result.stopped, 0)
+
+
+def _share(value: float | None) -> float | None:
+    """mAP as a share of 1; what is above 1 is meant in percent."""
+    return value / 100 if value is not None and value > 1 else value

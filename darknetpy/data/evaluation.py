@@ -62,6 +62,14 @@ class EvaluationImages:
     def __len__(self) -> int:
         return len(self.paths)
 
+    def picked(self, indices: Sequence[int]) -> EvaluationImages:
+        """The same reading of a part of the list."""
+        difficult = None if self.difficult is None else [self.difficult[i] for i in indices]
+        paths = [self.paths[i] for i in indices]
+        return EvaluationImages(
+            paths, self.prepare, self.channels, difficult, self.with_labels, self.strict, self.threads
+        )
+
     def sample(self, index: int) -> Sample:
         """Read one picture; an unreadable one becomes black, and its truths are missed."""
         path = self.paths[index]

@@ -36,6 +36,13 @@ class Sizes:
         """Size of the first turn and of the last iterations."""
         return self._side(self.factor, self.width), self._side(self.factor, self.height)
 
+    def ends(self) -> list[tuple[int, int]]:
+        """The largest size that can occur, and the smallest where there is a choice."""
+        if not self.random:
+            return [(self.width, self.height)]
+        low = self.at(1 / self.factor if self.factor > 1 else self.factor)
+        return [self.largest, low] if low != self.largest else [low]
+
     def at(self, value: float) -> tuple[int, int]:
         """Size for a drawn scale. A scale below 1 that still grows a side gives the cfg's own size."""
         w, h = self._side(value, self.width), self._side(value, self.height)

@@ -17,12 +17,13 @@ BN_MOMENTUM = 0.01
 def batch_norm(layer: Layer, y, tensors: Any, context: ForwardContext):
     """Normalise the output of a convolution; `cbn` and, in strict training, shared statistics have their own rules."""
     t = tensors
-    if context.training and layer.batch_normalize == 2:
+    training = context.training and not context.adversarial
+    if training and layer.batch_normalize == 2:
         return _cross_iteration(y, t, context)
-    if context.training and context.strict and _shares_buffers(layer, context):
+    if training and context.strict and _shares_buffers(layer, context):
         return _shared_statistics(y, t)
     return torch.nn.functional.batch_norm(
-        y, t.rolling_mean, t.rolling_variance, t.scales, t.biases, context.training, BN_MOMENTUM, BN_EPSILON
+        y, t.rolling_mean, t.rolling_variance, t.scales, t.biases, training, BN_MOMENTUM, BN_EPSILON
     )
 
 

@@ -66,7 +66,8 @@ class DarknetLines:
         if e.initial:
             print(f"\n Resizing to initial size: {e.size[0]} x {e.size[1]} ")
         else:
-            print(f"Resizing, random_coef = {e.factor:.2f} \n\n {e.size[0]} x {e.size[1]} ")
+            batch = "" if e.batch is None else f" (batch = {e.batch}) "
+            print(f"Resizing, random_coef = {e.factor:.2f} \n\n {e.size[0]} x {e.size[1]} {batch}")
 
     def evaluated(self, e: Evaluated) -> None:
         print("\n calculation mAP (mean average precision)...")

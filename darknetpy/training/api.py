@@ -9,14 +9,17 @@ from darknetpy.config.datafile import DataConfig, read_data, read_list, read_nam
 from darknetpy.data.detection import DetectionData
 from darknetpy.data.draws import Augmentation
 from darknetpy.data.loader import Loader
-from darknetpy.errors import DataError, warn
+from darknetpy.errors import DarknetpyError, DataError, WeightsError, warn
 from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
 from darknetpy.runtime import default_workers, seed_all, set_parity
-from darknetpy.training.checkpoint import Checkpoints
+from darknetpy.training.checkpoint import Checkpoints, read_state
 from darknetpy.training.events import Events, Sink, default_sinks
 from darknetpy.training.learner import Learner
+from darknetpy.training.lock import RunLock
+from darknetpy.training.measure import Measurement
+from darknetpy.training.plan import Stops
 from darknetpy.training.trainer import Settings, Trainer, TrainResult
 from darknetpy.weights import Header
 
@@ -38,6 +41,10 @@ def train(
     cache: bool | None = None,
     batch: int = 0,
     save_every: int | None = None,
+    patience: int | None = None,
+    hours: float | None = None,
+    stop_map: float | None = None,
+    rehearse: bool = True,
     show_details: bool = False,
     strict: bool = False,
     overrides: Sequence[str] = (),
@@ -47,11 +54,15 @@ def train(
 
     Args:
         data: `.data` file; cfg: network file; weights: `.weights`, `.conv.N` or `.pt` to begin with, None: random.
+            `X_last.weights` of an earlier run goes on with the `X_last.state.pt` beside it: momentum, running
+            statistics, random numbers, best mAP and all, as if the run had never ended.
         evaluate: measure mAP on `valid=` during the run; map_every: iterations between evaluations.
-        clear: begin counting at iteration 0. device: torch device. seed: of weights, order and augmentation.
+        clear: begin counting at iteration 0, without a state. device: torch device.
+        seed: of weights, order and augmentation; a run that goes on keeps its own.
         workers: loader processes (0: none, None: chosen). cache: keep decoded pictures in memory (None: if small).
         save_every: iterations between numbered checkpoints. sinks: receivers of events.
-        overrides: `section[#n].key=value` words.
+        patience: evaluations without a better mAP after which to stop; hours: to stop after; stop_map: mAP to stop at.
+        rehearse: try everything once before the first turn. overrides: `section[#n].key=value` words.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
     """
@@ -63,31 +74,58 @@ def train(
         _check_evaluation(config, structure, names)
     checkpoints = Checkpoints(config.backup, structure.cfg.path)
     paths = read_list(config.train, config.folder)
+    with RunLock(checkpoints.folder, checkpoints.base):
+        checkpoints.remove_leftovers()
+        state = read_state(weights) if weights and not clear else None
+        if state is not None:
+            seed = state["run"]["seed"]
+        settings = Settings(
+            map_every, map_epochs, iou_thresh, seed,
+            save_every or config.number("saveweights", 10_000 if structure.net.max_batches >= 10_000 else 1000),
+            config.number("savelast", 100), show_details, rehearse, Stops(hours, stop_map, patience),
+        )  # fmt: skip
+        set_parity()
+        seed_all(seed)
+        learner = Learner(_network(structure, weights if state is None else None, clear, device), strict)
+        done = learner.iteration if state is None else state["learner"]["counters"][1]
+        if done >= structure.net.max_batches:
+            warn(
+                f"{os.fspath(weights)} is at iteration {done}, max_batches={structure.net.max_batches}: "
+                "nothing is left to train; raise max_batches to go on, or use -clear to begin again"
+            )
+            return TrainResult(done, -1.0)
+        if not weights and os.path.exists(checkpoints.path("last")):
+            warn(f"{checkpoints.path('last')} of an earlier run will be overwritten; to go on with it, name it")
+        small = len(paths) <= 2000 if cache is None else cache
+        options = Augmentation.of(structure.net, structure.heads[-1])
+        images = DetectionData(paths, options, structure.net.channels, seed, strict, small)
+        count = default_workers(device) if workers is None else workers
+        measurement = Measurement(learner.network, config, names, thresh, iou_thresh, batch) if evaluate else None
+        events = Events(default_sinks() if sinks is None else sinks)
+        with Loader(images, count) as loader:
+            return _trainer(learner, loader, measurement, checkpoints, events, settings, state).run()
 
-    set_parity()
-    seed_all(seed)
+
+def _network(structure: Structure, weights: str | os.PathLike | None, clear: bool, device: str) -> Network:
     network = Network.from_structure(structure, device)
     if weights:
         network.load_weights(weights)
         if clear:
             network.header = Header()
-    learner = Learner(network, strict)
-    if learner.iteration >= structure.net.max_batches:
-        warn(
-            f"{weights} is at iteration {learner.iteration}, max_batches={structure.net.max_batches}: "
-            "nothing is left to train; use -clear to begin again"
-        )
-    small = len(paths) <= 2000 if cache is None else cache
-    options = Augmentation.of(structure.net, structure.heads[-1])
-    images = DetectionData(paths, options, structure.net.channels, seed, strict, small)
-    count = default_workers(device) if workers is None else workers
-    settings = Settings(
-        evaluate, map_every, map_epochs, thresh, iou_thresh, seed, save_every, show_details, batch
-    )  # fmt: skip
-    if sinks is None:
-        sinks = default_sinks()
-    with Loader(images, count) as loader:
-        return Trainer(learner, loader, config, names, checkpoints, Events(sinks), settings).run()
+    return network
+
+
+def _trainer(learner, loader, measurement, checkpoints, events, settings, state) -> Trainer:
+    try:
+        return Trainer(learner, loader, measurement, checkpoints, events, settings, state)
+    except (KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
+        if state is None or isinstance(error, DarknetpyError):
+            raise
+        first = str(error).strip().splitlines()[0][:160]
+        raise WeightsError(
+            f"the state beside the weights does not fit {learner.network.structure.cfg.path}: {first}",
+            remedy="use the cfg of that run, or remove the .state.pt file to go on from the weights alone",
+        ) from error
 
 
 def _check_evaluation(config: DataConfig, structure: Structure, names: list[str]) -> None:

@@ -54,3 +54,13 @@ class MovingAverage:
         for tensor, before in self.stale:
             tensor.copy_(before)
         self.applied, self.stale = True, []
+
+    def state(self) -> dict:
+        """What a run goes on from."""
+        return {"average": self.average, "stale": [before for _, before in self.stale], "applied": self.applied}
+
+    def load_state(self, state: dict) -> None:
+        """Go on from what `state` gave."""
+        self.average, self.applied = state["average"], state["applied"]
+        moving = [*self.statistics, *self._momentum()]
+        self.stale = list(zip(moving, state["stale"], strict=True)) if state["stale"] else []

@@ -55,11 +55,13 @@ class TurnDone:
 
 @dataclass(frozen=True)
 class Resized:
-    """The network's size changes; `factor` is the range of random sizes, `initial` a return for an evaluation."""
+    """The network's size changes; `factor` is the range of random sizes, `initial` a return for an evaluation,
+    `batch` the mini-batch where that changes too."""
 
     size: tuple[int, int]
     factor: float = 1.0
     initial: bool = False
+    batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,9 +125,21 @@ class Events:
 
     def emit(self, event: Event) -> None:
         for sink in list(self.sinks):
-            try:
-                sink(event)
-            except Exception as error:  # whatever a sink does wrong, the run matters more
-                self.sinks.remove(sink)
-                name = type(sink).__name__ if not hasattr(sink, "__name__") else sink.__name__
-                warn(f"{name} failed and is switched off: {type(error).__name__}: {error}")
+            self._guarded(sink, lambda sink=sink: sink(event))
+
+    def _guarded(self, sink: Sink, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # whatever a sink does wrong, the run matters more
+            self.sinks.remove(sink)
+            name = type(sink).__name__ if not hasattr(sink, "__name__") else sink.__name__
+            warn(f"{name} failed and is switched off: {type(error).__name__}: {error}")
+
+    def resume(self, rows: list[dict[str, float]]) -> None:
+        """Tell sinks that have a `resume` what happened before: a row for each iteration with its `iteration`, `loss`,
+        `avg_loss`, `rate`, and `map` where it was evaluated."""
+        if not rows:
+            return
+        for sink in list(self.sinks):
+            if hasattr(sink, "resume"):
+                self._guarded(sink, lambda sink=sink: sink.resume(rows))

@@ -19,8 +19,11 @@ from darknetpy.network import Network, Pass
 from darknetpy.training.ema import MovingAverage
 from darknetpy.training.optimizer import Optimizer
 from darknetpy.training.schedule import Schedule
+from darknetpy.training.similar import replace_similar_filters, similar_filters_due
+from darknetpy.training.tensors import copy_tensors, random_state, set_random_state
 
 TRUTH_SIZE = 6
+ADVERSARIAL_SHARE = 0.5
 
 
 @dataclass
@@ -30,11 +33,13 @@ class MiniBatch:
     Attributes:
         cost: mean over the layers with a cost, a scalar tensor; heads: losses by layer.
         outputs: by layer, with their gradients where all were kept; raw: outputs of convolutions before BN and bias.
+        rows: images in it.
     """
 
     cost: Tensor
     heads: dict[int, HeadLoss]
     outputs: list[Tensor | None]
+    rows: int
     raw: dict[int, Tensor] = field(default_factory=dict)
 
     def delta(self, index: int) -> Tensor | None:
@@ -62,8 +67,9 @@ class Learner:
         strict: Darknet's quirks.
         replicas: devices that train side by side; multiplies rate and iterations.
 
-    `num_boxes` is Darknet's value of that name, which its training command sets on one copy of the network only, so
-    that strict assisted excitation is without effect on further replicas, after a resize and in a bare turn.
+    `splits` parts of each mini-batch are worked off one after the other where memory is short. `num_boxes` is Darknet's
+    value of that name, which its training command sets on one copy of the network only, so that strict assisted
+    excitation is without effect on further replicas, after a resize and in a bare turn.
     """
 
     def __init__(self, network: Network, strict: bool = False, replicas: int = 1):
@@ -71,26 +77,46 @@ class Learner:
         self.schedule = Schedule(self.net, replicas)
         self.optimizer = Optimizer(network, strict)
         self.average = MovingAverage(network, self.optimizer, strict)
-        self.rows, self.subdivisions = self.net.mini_batch, max(1, self.net.subdivisions)
+        self.subdivisions = max(1, self.net.subdivisions)
         self.images = self.net.images_per_update
         self.seen = network.seen
         self.iteration = self.seen // self.images
         self.head_states: dict[int, dict] = {layer.index: {} for layer in network.structure.heads}
         self.net_state: dict = {}
         self.num_boxes = 0
+        self.splits = 1
 
     def turn(self, mini_batches: Sequence[tuple[Tensor, Tensor]]) -> Turn:
         """Train on S mini-batches of (images, truth) and update once."""
-        done = [self.accumulate(x, truth, k) for k, (x, truth) in enumerate(mini_batches)]
-        rate = self.update()
-        rows = sum(len(x) for x, _ in mini_batches)
-        return Turn(torch.stack([mini.cost for mini in done]).sum() / rows, rate, done)
+        done = self.accumulate_all(mini_batches)
+        rate = self.update(sum(mini.rows for mini in done))
+        return Turn(mean_loss(done), rate, done)
+
+    def accumulate_all(self, mini_batches: Sequence[tuple[Tensor, Tensor]]) -> list[MiniBatch]:
+        """Forward and backward of all mini-batches of a turn, each in `splits` parts where it can be parted."""
+        done = []
+        for number, (x, truth) in enumerate(mini_batches):
+            parts = self._parts(len(x))
+            for part_x, part_truth in zip(x.chunk(parts), truth.chunk(parts), strict=True):
+                done.append(self.accumulate(part_x, part_truth, number))
+        return done
+
+    def _parts(self, rows: int) -> int:
+        """Parts of a mini-batch: sequences and contrastive pairs stay together."""
+        whole = self.net.time_steps > 1 or self.net.contrastive
+        return 1 if whole else min(self.splits, rows)
+
+    def can_split(self) -> bool:
+        """Whether mini-batches can be made smaller still."""
+        return self._parts(self.net.mini_batch) == self.splits and 2 * self.splits <= self.net.mini_batch
 
     def accumulate(self, x: Tensor, truth: Tensor, subdivision: int = 0, keep_all: bool = False) -> MiniBatch:
         """Forward and backward of one mini-batch; gradients add up. `keep_all` keeps every layer's output and grad."""
         self.network.train(True)
         self.seen += len(x)
         truth = self._rows(truth)
+        if self._adversarial_turn():
+            x = self._hide_objects(x, truth, subdivision)
         context = self._forward_context(truth, subdivision)
         context.probe = {} if keep_all else None
         passed = self.network.run(x, context, keep_all=keep_all)
@@ -102,16 +128,70 @@ class Learner:
         self._backward(passed, heads)
         costs = [heads[layer.index].cost for layer in self.network.structure.heads if layer.has_cost]
         cost = torch.stack([c.reshape(()) for c in costs]).mean() if costs else x.new_zeros(())
-        return MiniBatch(cost, heads, passed.outputs, context.probe or {})
+        return MiniBatch(cost, heads, passed.outputs, len(x), context.probe or {})
 
-    def update(self) -> float:
-        """One update of all weights from the accumulated gradients; returns the learning rate used."""
+    def update(self, images: int | None = None) -> float:
+        """One update of all weights from the gradients of so many images; returns the learning rate used."""
+        images = images or self.images
         self.iteration += 1
-        n = self.seen // self.images if self.strict else self.iteration
+        n = self.seen // images if self.strict else self.iteration
         rate = self.schedule.rate(n)
-        self.optimizer.step(rate, n, self.iteration)
+        self.optimizer.step(rate, n, self.iteration, images * self.schedule.sequence(self.iteration))
         self.average.update(self.iteration)
+        if similar_filters_due(self.net, self.iteration):
+            replace_similar_filters(self.network)
+        if images != self.images:  # mini-batches of a random size count like those of the cfg
+            self.seen = self.iteration * self.images
         return rate
+
+    def skip(self) -> None:
+        """Count a turn whose gradients are thrown away."""
+        self.iteration += 1
+        self.seen = self.iteration * self.images
+        self.optimizer.zero_grad()
+
+    # --- self-adversarial training -------------------------------------------------------------------------------
+
+    def _adversarial_turn(self) -> bool:
+        """Whether this mini-batch is changed against the network first: a fair coin after the burn-in."""
+        wanted = self.net.adversarial_lr and self.iteration > self.net.burn_in
+        return bool(wanted) and bool(torch.rand(()) < ADVERSARIAL_SHARE)
+
+    def _hide_objects(self, x: Tensor, truth: Tensor, subdivision: int) -> Tensor:
+        """The pictures one step further in the direction that hides their objects (Darknet: `adversarial` pass).
+
+        Batch normalisation uses its running statistics and keeps them, recurrent layers forget the pass. With `strict`
+        the biases of convolutions without batch normalisation take the gradient of this pass along.
+        """
+        x = x.detach().requires_grad_()
+        empty = torch.zeros_like(truth)
+        context = self._forward_context(empty, subdivision)
+        context.adversarial = True
+        remembered = self.network.states
+        self.network.states = copy_tensors(remembered)
+        passed = self.network.run(x, context)
+        self.network.states = remembered
+        inputs, gradients = self._head_gradients(passed, self._head_losses(passed, empty, len(x), context))
+        if not inputs:
+            return x.detach()
+        biases = self._bare_biases() if self.strict else []
+        found = torch.autograd.grad(inputs, [x, *biases], gradients, allow_unused=True)
+        for bias, gradient in zip(biases, found[1:], strict=True):
+            if gradient is not None:
+                bias.grad = gradient if bias.grad is None else bias.grad + gradient
+        with torch.no_grad():
+            step = self.net.adversarial_lr * self.iteration / max(1, self.net.max_batches)
+            changed = x if found[0] is None else (x - step * found[0]).clamp_(0, 1)
+            if self.net.contrastive:
+                changed = torch.stack((changed[0::2], x[1::2]), 1).flatten(0, 1)
+        return changed.detach()
+
+    def _bare_biases(self) -> list[Tensor]:
+        return [
+            tensor
+            for layer, spec, tensor in self.network.named_tensors()
+            if layer.type == "convolutional" and not layer.batch_normalize and spec.role == "bias"
+        ]
 
     def _rows(self, truth: Tensor) -> Tensor:
         """Box truths as (B, M, 6), other targets as (B, n)."""
@@ -145,6 +225,7 @@ class Learner:
                 net_state=self.net_state,
                 losses=losses,
                 net=self.net,
+                adversarial=context.adversarial,
                 input=passed.inputs[layer.index].detach(),
             )
             output = passed.outputs[layer.index].detach()
@@ -152,6 +233,12 @@ class Learner:
         return losses
 
     def _backward(self, passed: Pass, heads: dict[int, HeadLoss]) -> None:
+        inputs, gradients = self._head_gradients(passed, heads)
+        if inputs:
+            torch.autograd.backward(inputs, gradients)
+
+    def _head_gradients(self, passed: Pass, heads: dict[int, HeadLoss]) -> tuple[list[Tensor], list[Tensor]]:
+        """The heads' inputs and what flows back into them: minus Darknet's delta."""
         inputs, gradients = [], []
         for layer in self.network.structure.heads:
             x = passed.inputs[layer.index]
@@ -160,5 +247,42 @@ class Learner:
                 inputs.append(x)
                 delta = layer.to_input(heads[layer.index].delta)
                 gradients.append((delta * -factor).reshape(x.shape))
-        if inputs:
-            torch.autograd.backward(inputs, gradients)
+        return inputs, gradients
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def state(self) -> dict:
+        """All that a run goes on from, as plain containers of tensors and numbers."""
+        return {
+            "network": self.network.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "images": self.optimizer.images,
+            "held": self.optimizer.held_gradients(),
+            "average": self.average.state(),
+            "recurrent": self.network.states,
+            "heads": self.head_states,
+            "net": self.net_state,
+            "random": random_state(self.network.device),
+            "counters": [self.seen, self.iteration, self.num_boxes, self.splits],
+            "factor": self.schedule.factor,
+        }
+
+    def load_state(self, state: dict) -> None:
+        """Go on from what `state` gave, on any device. Raises RuntimeError or KeyError where it does not fit."""
+        device = self.network.device
+        self.network.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.images = state["images"]
+        self.optimizer.zero_grad()
+        self.optimizer.hold_gradients(copy_tensors(state["held"], device))
+        self.average.load_state(copy_tensors(state["average"], device))
+        self.network.states = copy_tensors(state["recurrent"], device)
+        self.head_states, self.net_state = copy_tensors(state["heads"], device), copy_tensors(state["net"], device)
+        set_random_state(state["random"], device)
+        self.seen, self.iteration, self.num_boxes, self.splits = state["counters"]
+        self.schedule.factor = state["factor"]
+
+
+def mean_loss(done: Sequence[MiniBatch]) -> Tensor:
+    """Loss per image of a turn, a scalar on the device."""
+    return torch.stack([mini.cost for mini in done]).sum() / sum(mini.rows for mini in done)

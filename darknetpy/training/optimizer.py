@@ -90,14 +90,16 @@ class Optimizer:
         return sgd, adam
 
     @torch.no_grad()
-    def step(self, rate: float, n: int, iteration: int) -> None:
+    def step(self, rate: float, n: int, iteration: int, images: int | None = None) -> None:
         """One update and cleared gradients.
 
         Args:
             rate: the schedule's learning rate.
             n: the schedule's counter, which the gates and Adam's bias correction read.
             iteration: finished iterations, which ends kernel deformation.
+            images: how many the gradients are the sum of; None: as the cfg says.
         """
+        self._divide_by(images or self.net.images_per_update)
         held = self._hold(n)
         self._before_step(iteration)
         for optimizer in (self.sgd, self.adam):
@@ -116,6 +118,33 @@ class Optimizer:
                 optimizer.zero_grad(set_to_none=False)
         for slot, gradient in held:
             slot.tensor.grad = gradient
+
+    def _divide_by(self, images: int) -> None:
+        """Change the number of images of an update. Darknet's accumulator is a sum over images, so its carried momentum
+        weighs more or less among fewer or more of them."""
+        if images == self.images:
+            return
+        ratio, self.images = self.images / images, images
+        if self.strict and self.sgd is not None:
+            buffers = [b for slot in self.slots if (b := self.momentum_of(slot.tensor)) is not None]
+            if buffers:
+                torch._foreach_mul_(buffers, ratio)
+        if self.adam is not None:
+            for group in self.adam.param_groups:
+                group["eps"] = self.net.eps / images
+
+    def held_gradients(self) -> dict[int, Tensor]:
+        """Gradients that wait for the gate of their layer to open, by the position of their tensor in `slots`."""
+        return {
+            i: slot.tensor.grad
+            for i, slot in enumerate(self.slots)
+            if slot.layer.index in self.gated and slot.tensor.grad is not None
+        }
+
+    def hold_gradients(self, gradients: dict[int, Tensor]) -> None:
+        """Bring back what `held_gradients` gave."""
+        for i, gradient in gradients.items():
+            self.slots[i].tensor.grad = gradient
 
     def _hold(self, n: int) -> list[tuple[Slot, Tensor]]:
         """Take the gradients of gated layers aside: they keep accumulating until the gate opens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 LEAST_BETWEEN = 100
@@ -27,7 +28,7 @@ class EvaluationPlan:
     every: int | None = None
 
     def __post_init__(self):
-        self.last = self.start
+        self.last = self.before = self.start
 
     @property
     def next(self) -> int:
@@ -38,9 +39,33 @@ class EvaluationPlan:
     def due(self, iteration: int) -> bool:
         """Whether to evaluate now; asks once for each iteration."""
         if iteration >= self.next or iteration >= self.max_batches:
-            self.last = iteration
+            self.before, self.last = self.last, iteration
             return True
         return False
+
+
+@dataclass
+class Stops:
+    """Reasons to end a run before `max_batches`.
+
+    Attributes:
+        hours: of this run; accuracy: mAP (0..1) that is enough; patience: evaluations without a better one.
+    """
+
+    hours: float | None = None
+    accuracy: float | None = None
+    patience: int | None = None
+
+    def reason(self, history: Sequence[tuple[int, float]], seconds: float) -> str | None:
+        """`time`, `map`, `patience`, or None to go on. `history` holds (iteration, mAP) of each evaluation."""
+        if self.hours is not None and seconds >= 3600 * self.hours:
+            return "time"
+        values = [value for _, value in history]
+        if self.accuracy is not None and values and values[-1] >= self.accuracy:
+            return "map"
+        if self.patience and values and len(values) - 1 - values.index(max(values)) >= self.patience:
+            return "patience"
+        return None
 
 
 @dataclass

@@ -18,21 +18,34 @@ class Schedule:
         net: the `[net]` options.
         replicas: multiplies the base rate (each replica makes so many times larger steps before averaging).
         seed: of the `random` policy.
+
+    `factor` scales every rate; a run that had to go back lowers it.
     """
 
     def __init__(self, net: NetOptions, replicas: int = 1, seed: int = 0):
         self.net, self.base = net, net.learning_rate * replicas
         self.policy = net.policy if net.policy in POLICIES else "constant"
-        self.seed = seed
+        self.seed, self.factor = seed, 1.0
         if self.policy != net.policy:
             warn(f"policy={net.policy} is unknown, constant is used instead")
 
     def rate(self, n: int) -> float:
         """Learning rate of update `n`: every policy warms up with (n / burn_in)^power first."""
-        net, base = self.net, self.base
+        net = self.net
         if n < net.burn_in:
-            return base * (n / net.burn_in) ** net.power
-        return getattr(self, f"_{self.policy}")(n)
+            return self.factor * self.base * (n / net.burn_in) ** net.power
+        return self.factor * getattr(self, f"_{self.policy}")(n)
+
+    def sequence(self, iteration: int) -> int:
+        """Mini-batches that a sequence runs through (Darknet: `get_sequence_value`); `steps` shorten or lengthen it."""
+        net = self.net
+        parallel = min(net.init_sequential_subdivisions, net.subdivisions)
+        if net.track and net.policy in ("steps", "sgdr"):
+            for step, scale in zip(net.steps or [], net.seq_scales or [], strict=False):
+                if step > iteration:
+                    break
+                parallel = min(max(1, int(parallel * scale)), net.subdivisions)
+        return max(1, net.subdivisions // parallel) if parallel > 0 else 1
 
     def _constant(self, n: int) -> float:
         return self.base

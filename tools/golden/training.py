@@ -86,7 +86,7 @@ def check_loss(folder: Path, places: Places) -> list[Outcome]:
             return [Outcome(name, UNSUPPORTED, note=f"[{missing}]")]
         if "seen_before" in expected:
             learner.seen = int(expected["seen_before"])
-        costs, rows = [], learner.rows
+        costs, rows = [], learner.net.mini_batch
         for k in range(learner.subdivisions):
             part = slice(k * rows, (k + 1) * rows)
             mini = learner.accumulate(x[part], truth[part], k, keep_all=True)
@@ -187,9 +187,12 @@ def _fill_unloaded(learner: Learner) -> None:
 
 
 def _rows(learner: Learner, x, truth, iteration: int):
-    rows = learner.rows * learner.subdivisions
+    rows = learner.net.mini_batch * learner.subdivisions
     start = ((iteration - 1) * rows) % len(x)
-    parts = [slice(start + k * learner.rows, start + (k + 1) * learner.rows) for k in range(learner.subdivisions)]
+    parts = [
+        slice(start + k * learner.net.mini_batch, start + (k + 1) * learner.net.mini_batch)
+        for k in range(learner.subdivisions)
+    ]
     return [(x[part], truth[part]) for part in parts]
 
 

@@ -1,0 +1,72 @@
+"""A turn is a transaction: what it changes before its update can be taken back as if it had not begun."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from darknetpy.training.learner import Learner, MiniBatch, mean_loss
+from darknetpy.training.tensors import copy_tensors, random_state, set_random_state
+
+
+class Transaction:
+    """What a turn changes before its update: running statistics, recurrent state, random numbers, counters, gradients.
+
+    One for a run; `begin` keeps what is now, `undo` brings it back, any number of times.
+    """
+
+    def __init__(self, learner: Learner):
+        self.learner = learner
+        self.buffers = [b for b in learner.network.buffers() if b.is_floating_point()]
+        self._kept: list[Tensor] = []
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        learner = self.learner
+        if not self._kept:
+            self._kept = [buffer.clone() for buffer in self.buffers]
+        else:
+            torch._foreach_copy_(self._kept, self.buffers)
+        self._memory = copy_tensors((learner.network.states, learner.head_states, learner.net_state))
+        self._counters = learner.seen, learner.iteration
+        self._random = random_state(learner.network.device)
+        self._held = {i: g.clone() for i, g in learner.optimizer.held_gradients().items()}
+
+    @torch.no_grad()
+    def undo(self) -> None:
+        learner = self.learner
+        if self.buffers:
+            torch._foreach_copy_(self.buffers, self._kept)
+        states, heads, net = copy_tensors(self._memory)
+        learner.network.states, learner.head_states, learner.net_state = states, heads, net
+        learner.seen, learner.iteration = self._counters
+        set_random_state(self._random, learner.network.device)
+        learner.optimizer.zero_grad()
+        learner.optimizer.hold_gradients({i: g.clone() for i, g in self._held.items()})
+
+
+@torch.no_grad()
+def health(learner: Learner, done: Sequence[MiniBatch]) -> Tensor:
+    """Loss of a turn and a sum over all gradients, (2,) on the device: either is non-finite if anything is."""
+    loss = mean_loss(done)
+    gradients = [slot.tensor.grad for slot in learner.optimizer.slots if slot.tensor.grad is not None]
+    norm = torch.stack(torch._foreach_norm(gradients)).sum() if gradients else torch.zeros_like(loss)
+    return torch.stack([loss, norm.to(loss.dtype)])
+
+
+def diagnosis(learner: Learner, done: Sequence[MiniBatch], paths: Sequence[Sequence[str]]) -> str:
+    """Where a non-finite number came from: mini-batch, head, pictures. Reads the device; only for turns that failed."""
+    for number, mini in enumerate(done):
+        for index, loss in mini.heads.items():
+            if not (bool(torch.isfinite(loss.cost).all()) and bool(torch.isfinite(loss.delta).all())):
+                kind = learner.network.layers[index].type
+                named = paths[number] if number < len(paths) else ()
+                shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
+                return f"mini-batch {number}, layer {index} [{kind}], images {shown}"
+    for slot in learner.optimizer.slots:
+        gradient = slot.tensor.grad
+        if gradient is not None and not bool(torch.isfinite(gradient).all()):
+            return f"the gradient of layer {slot.layer.index} [{slot.layer.type}] {slot.spec.name}"
+    return "the sum of the losses"

@@ -1,0 +1,87 @@
+"""When and how a run's files are written; what the disk refuses is owed and tried again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from darknetpy.errors import DataError
+from darknetpy.network import Network
+from darknetpy.training.checkpoint import Checkpoints
+from darknetpy.training.events import Events, Recovered, Saved
+from darknetpy.training.learner import Learner
+from darknetpy.training.tensors import untouched_random
+
+TRIES, PAUSE = 20, 3.0
+"""How often, and after how many seconds, the last files of a run are tried again."""
+
+
+class Saver:
+    """Writes checkpoints and says so. A full disk in the middle of a run is a warning, not its end."""
+
+    def __init__(self, checkpoints: Checkpoints, learner: Learner, events: Events):
+        self.checkpoints, self.learner, self.events = checkpoints, learner, events
+        self.owed: dict[str, Callable[[], Any]] = {}
+
+    def last(self, state: Callable[[], dict[str, Any]]) -> bool:
+        """`_last.weights` and the state; whether they were written. An owed one is written with newer contents."""
+        network = self.learner.network
+
+        def write() -> None:
+            self.checkpoints.save_last(network, self.learner.iteration, state())
+
+        return self._write(self.checkpoints.path("last"), write)
+
+    def named(self, suffix: str | int, network: Network) -> str:
+        """A weights file of a network as it is now."""
+        path, iteration = self.checkpoints.path(suffix), self.learner.iteration
+        if not self._write(path, lambda: self.checkpoints.save(network, suffix, iteration)):
+            with untouched_random(network.device):
+                copy = deepcopy(network).cpu()
+            self.owed[path] = lambda: self.checkpoints.save(copy, suffix, iteration)
+        return path
+
+    def average(self) -> None:
+        """`_ema.weights`: the moving average in place of the live weights, everything else as it is."""
+        average, network = self.learner.average.average, self.learner.network
+        if not average:
+            return
+        with untouched_random(network.device):
+            twin = deepcopy(network)
+        with torch.no_grad():
+            for layer, spec, tensor in twin.named_tensors():
+                if (layer.index, spec.name) in average:
+                    tensor.copy_(average[layer.index, spec.name])
+        self.named("ema", twin)
+
+    def retry(self) -> None:
+        """Write what is owed."""
+        for path, write in list(self.owed.items()):
+            self._write(path, write)
+
+    def finish(self) -> None:
+        """Write what is owed, with patience. Raises DataError where the disk takes nothing to the last."""
+        for attempt in range(TRIES):
+            self.retry()
+            if not self.owed:
+                return
+            if attempt + 1 < TRIES:
+                time.sleep(PAUSE)
+        path = next(iter(self.owed))
+        raise DataError("cannot be written", file=path, remedy="make room on the disk and go on with the run")
+
+    def _write(self, path: str, write: Callable[[], Any]) -> bool:
+        try:
+            write()
+        except DataError as error:
+            if path not in self.owed:
+                self.events.emit(Recovered(f"{error}: tried again after each turn", self.learner.iteration))
+            self.owed[path] = write
+            return False
+        self.owed.pop(path, None)
+        self.events.emit(Saved(path, self.learner.iteration))
+        return True
