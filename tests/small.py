@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from pathlib import Path
 
 import cv2
@@ -80,3 +82,59 @@ def data_set(folder: Path, count: int = 6, cfg: str = CFG) -> Path:
     (folder / "obj.data").write_text("classes=2\ntrain=list.txt\nvalid=list.txt\nnames=obj.names\nbackup=backup\n")
     (folder / "tiny.cfg").write_text(cfg)
     return folder
+
+
+SPOT_CFG = """[net]
+batch=1
+width=64
+height=64
+channels=3
+
+[maxpool]
+size=16
+stride=16
+padding=0
+
+[convolutional]
+size=1
+stride=1
+filters=7
+activation=linear
+
+[yolo]
+mask=0
+anchors=16,8
+classes=2
+num=1
+"""
+CERTAIN = 1 / (1 + math.exp(-10)) ** 2
+"""Confidence of a spot: objectness and class are both sigmoid(10)."""
+SPOT_COLORS = {0: (0, 255, 255), 1: (255, 0, 255)}
+"""BGR of what the spot network takes for class 0 (cat) and 1 (dog)."""
+
+
+def spot_network(folder: Path) -> Path:
+    """`spot.cfg`, `spot.weights`, `obj.names` and `obj.data`: a detector whose answers are known by hand.
+
+    The picture is seen as 4 x 4 cells. A cell with full red has an object in its middle, 16 x 8 network pixels large
+    (a quarter and an eighth of the picture), a cat where green is full too and a dog where blue is.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "spot.cfg").write_text(SPOT_CFG)
+    (folder / "obj.names").write_text("cat\ndog\n")
+    (folder / "obj.data").write_text("classes=2\nnames=obj.names\n")
+    biases, weights = np.zeros(7, np.float32), np.zeros((7, 3), np.float32)
+    biases[4:] = -10
+    weights[[4, 5, 6], [0, 1, 2]] = 20
+    header = struct.pack("<iiiQ", 0, 2, 5, 64000)
+    (folder / "spot.weights").write_bytes(header + biases.tobytes() + weights.tobytes())
+    return folder
+
+
+def spot_picture(spots: dict[tuple[int, int], int], cell: int = 32) -> np.ndarray:
+    """Black uint8 BGR of 4 x 4 cells with a spot of a class in the middle of some, by (column, row)."""
+    image = np.zeros((4 * cell, 4 * cell, 3), np.uint8)
+    for (x, y), class_id in spots.items():
+        part = slice(y * cell + cell // 4, (y + 1) * cell - cell // 4)
+        image[part, x * cell + cell // 4 : (x + 1) * cell - cell // 4] = SPOT_COLORS[class_id]
+    return image

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from darknetpy.cli.flags import FLAGS, Flag
@@ -60,6 +60,16 @@ def find(words: list[str]) -> Command | None:
             if command.name == _SAME.get(name, name):
                 return command
     return None
+
+
+def family(word: str) -> list[Command]:
+    """The commands whose first of two words this is, as `detector`."""
+    return [command for command in COMMANDS if command.name.startswith(f"{word} ")]
+
+
+def without_effect(command: Command, given: Iterable[str]) -> list[str]:
+    """Flags among the given ones that a command accepts and does not heed."""
+    return [name for name in given if name not in (*command.flags, *_EVERY)]
 
 
 def usage(command: Command | None) -> str:

@@ -8,6 +8,8 @@ from darknetpy.cli.parse import Line
 from darknetpy.config.datafile import DataConfig, read_names
 from darknetpy.layers import Structure, read_structure, table
 
+_ON_STDOUT = ("mini_batch = ", "nms_kind: ")
+
 
 def lay_out(cfg: str, line: Line, training: bool = False) -> Structure:
     """Read a cfg with the command line's `-set` words and `-strict`."""
@@ -16,10 +18,12 @@ def lay_out(cfg: str, line: Line, training: bool = False) -> Structure:
 
 
 def show_table(structure: Structure, line: Line) -> None:
-    """Darknet's load table on stderr, unless `-quiet`."""
+    """Darknet's load table on stderr, its first line and those of NMS on stdout; nothing with `-quiet`."""
     if line.get("quiet"):
         return
-    print(table(structure), file=sys.stderr)
+    for text in table(structure).splitlines():
+        print(text, file=sys.stdout if text.startswith(_ON_STDOUT) else sys.stderr)
+    sys.stdout.flush()
     net = structure.net
     if structure.heads and (net.width % 32 or net.height % 32):
         print(

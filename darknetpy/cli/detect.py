@@ -17,6 +17,7 @@ from darknetpy.errors import DarknetpyError, ImageError, UsageError, warn
 TYPE_NUMBER = {"yolo": 28, "region": 27, "Gaussian_yolo": 29, "detection": 26}
 """Darknet's numbers of layer types, which `Detection layer:` lines show."""
 PROMPT = "Enter Image Path: "
+_BLACK = (10, 10)
 
 
 def test(line: Line, words: list[str]) -> int:
@@ -65,20 +66,22 @@ def _say_names(names, structure, files, data) -> None:
 
 
 def _pictures(line: Line, detector, image: str | None, thresh: float) -> int:
+    from darknetpy.detections import Detections
     from darknetpy.inference.writers import JsonWriter
 
     out = line.get("out")
-    status = 0
     with JsonWriter(out) if out else nullcontext() as writer:
         for number, path in enumerate(_paths(image), 1):
             try:
                 _one(line, detector, path, thresh, writer, number)
             except ImageError as error:
+                remember_bad(path)
                 if image is not None:
                     raise
                 warn(str(error))
-                _remember_bad(path)
-    return status
+                if writer is not None:  # one frame a line of the list, as in Darknet
+                    writer.write(Detections.empty(detector.classes), path)
+    return 0
 
 
 def _paths(image: str | None) -> Iterator[str]:
@@ -91,16 +94,16 @@ def _paths(image: str | None) -> Iterator[str]:
         text = sys.stdin.readline()
         if not text:
             return
-        path = text.strip("\r\n")
+        path = text.strip("\r\n\ufeff")
         if path.strip():
-            yield path
+            yield path if os.path.exists(path) else path.strip()
 
 
 def _one(line: Line, detector, path: str, thresh: float, writer, number: int) -> None:
-    from darknetpy.images import draw_detections, load_image, save_image
+    from darknetpy.images import can_show, draw_detections, save_image, show
     from darknetpy.inference.writers import detection_lines, save_labels
 
-    picture = load_image(locate(path), detector.network.net.channels)
+    picture = _load(path, detector.network.net.channels, bool(line.get("strict")))
     began = time.perf_counter()
     found = detector(picture, line.get("thresh", thresh), line.get("nms", 0.45), line.get("hier"))
     seconds = time.perf_counter() - began
@@ -113,11 +116,31 @@ def _one(line: Line, detector, path: str, thresh: float, writer, number: int) ->
         writer.write(found, path)
     if line.get("save_labels"):
         save_labels(found, path)
-    save_image("predictions.jpg", draw_detections(picture, found))
+    drawn = draw_detections(picture, found)
+    save_image("predictions.jpg", drawn)
     sys.stdout.flush()
+    if not line.get("dont_show") and can_show():
+        show("predictions", drawn)
 
 
-def _remember_bad(path: str) -> None:
+def _load(path: str, channels: int, strict: bool):
+    """A picture; with `-strict` Darknet's black one stands for what cannot be read."""
+    import numpy as np
+
+    from darknetpy.images import load_image
+
+    try:
+        return load_image(locate(path), channels)
+    except ImageError as error:
+        if not strict:
+            raise
+        warn(str(error))
+        remember_bad(path)
+        return np.zeros((channels, *_BLACK), np.float32)
+
+
+def remember_bad(path: str) -> None:
+    """Append the path of an unreadable picture to `bad.list`, as Darknet does."""
     try:
         with open("bad.list", "a", encoding="utf-8") as stream:
             stream.write(f"{path}\n")

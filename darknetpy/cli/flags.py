@@ -54,7 +54,9 @@ FLAGS = [
     Flag("width", "int", "network width for anchors", -1),
     Flag("height", "int", "network height for anchors", -1),
     Flag("show", "switch", "draw the anchors"),
+    Flag("bind", "str", "address that ports listen on"),
     Flag("help", "switch", "print this", aliases=("h",)),
+    Flag("version", "switch", "print the version"),
 ]
 
 WITHOUT_EFFECT = [
@@ -83,8 +85,16 @@ WITHOUT_EFFECT = [
     Flag("random", "switch", ""),
     Flag("heatmaps", "switch", ""),
     Flag("skip_classes", "str", ""),
+    *(Flag(name, "int", "") for name in ("w", "fps", "len", "srand", "rounds", "iters", "octaves", "smooth", "rotate")),
+    *(Flag(name, "float", "") for name in ("temp", "norm", "zoom", "rate", "momentum", "lambda", "cpuct", "resign")),
+    *(Flag(name, "str", "") for name in ("file", "tokens", "range")),
+    *(Flag(name, "switch", "") for name in ("tokenized", "reconstruct", "multi", "fuse", "dontfuse", "boxes")),
+    *(Flag(name, "switch", "") for name in ("noboxes", "fp16", "fp32")),
 ]
 """Flags of some Darknet generation that no command here has a use for yet: accepted, said once, value consumed."""
+
+
+CAMERA_HEIGHT = Flag("h", "int", "")
 
 
 def plain(word: str) -> str:
@@ -93,6 +103,5 @@ def plain(word: str) -> str:
 
 
 BY_NAME: dict[str, Flag] = {
-    plain(spelling): flag for flag in [*FLAGS, *WITHOUT_EFFECT] for spelling in (flag.name, *flag.aliases)
+    plain(spelling): flag for flag in [*WITHOUT_EFFECT, *FLAGS] for spelling in (flag.name, *flag.aliases)
 }
-IDLE = frozenset(flag.name for flag in WITHOUT_EFFECT)

@@ -8,9 +8,9 @@ import sys
 import traceback
 
 from darknetpy import __version__
-from darknetpy.cli.commands import COMMANDS, Command, find, usage
+from darknetpy.cli.commands import COMMANDS, Command, family, find, usage, without_effect
 from darknetpy.cli.parse import Line, parse
-from darknetpy.errors import DarknetpyError, UsageError
+from darknetpy.errors import DarknetpyError, UsageError, warn
 
 INTERRUPTED = 130
 
@@ -18,17 +18,20 @@ INTERRUPTED = 130
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; returns the exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _any_bytes()
     _warnings_to_stderr()
     trace = bool(os.environ.get("DARKNETPY_DEBUG"))
     try:
         line = parse(arguments)
         trace = trace or bool(line.get("trace"))
-        return _run(line)
+        status = _run(line)
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stdout = None  # the reader of our output is gone; say nothing more
+        _nobody_reads()
         return 1
     except DarknetpyError as error:
         if trace:
@@ -39,17 +42,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(line: Line) -> int:
-    if not line.words or line.words[0] in ("help", "version") or line.get("help"):
+    if not line.words or line.words[0] in ("help", "version") or line.get("help") or line.get("version"):
         return _help(line)
     command = find(line.words)
     if command is None:
-        raise UsageError(f"Not an option: {' '.join(line.words[:2])[:80]}", remedy=_suggest(line.words))
+        raise _unknown(line.words)
     _banner()
+    for name in without_effect(command, line.values):
+        warn(f"-{name} is accepted for Darknet's sake and has no effect on {command.name}")
     return command.load()(line, line.words[len(command.name.split()) :]) or 0
 
 
 def _help(line: Line) -> int:
-    if line.words[:1] == ["version"]:
+    if line.words[:1] == ["version"] or line.get("version"):
         print(f"darknetpy {__version__}")
         return 0
     command = find(line.words[1:] if line.words[:1] == ["help"] else line.words)
@@ -60,11 +65,36 @@ def _help(line: Line) -> int:
     return 0
 
 
+def _unknown(words: list[str]) -> UsageError:
+    """The error for words that name no command; the first words of a family say what there is."""
+    several = [command.name.split()[1] for command in family(words[0])]
+    if several and len(words) == 1:
+        return UsageError(f"usage: darknetpy {words[0]} [{'/'.join(several)}] [data] [cfg] [weights (optional)]")
+    if several:
+        return UsageError(f"There isn't such command: {words[1][:80]}", remedy=_suggest(words))
+    return UsageError(f"Not an option: {words[0][:80]}", remedy=_suggest(words))
+
+
 def _suggest(words: list[str]) -> str:
     import difflib
 
     close = difflib.get_close_matches(" ".join(words[:2])[:40], [c.name for c in COMMANDS], n=1, cutoff=0.4)
     return f"did you mean `{close[0]}`?" if close else "`darknetpy help` lists the commands"
+
+
+def _any_bytes() -> None:
+    """Names and paths in no known encoding go through standard streams as they came."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure") and (stream.encoding or "").lower().replace("-", "") == "utf8":
+            stream.reconfigure(errors="surrogateescape")
+
+
+def _nobody_reads() -> None:
+    """The reader of our output is gone: what is still buffered goes nowhere, without a word when Python ends."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = None
 
 
 def _banner() -> None:

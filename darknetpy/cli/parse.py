@@ -7,9 +7,9 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from darknetpy.cli.flags import BY_NAME, FLAGS, IDLE, WITHOUT_EFFECT, Flag, plain
+from darknetpy.cli.flags import BY_NAME, CAMERA_HEIGHT, FLAGS, WITHOUT_EFFECT, Flag, plain
 from darknetpy.config.numbers import atof, atoi
-from darknetpy.errors import UsageError, warn
+from darknetpy.errors import UsageError
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(#\d+|\[#?\d+\])?\.[^=\s]+=.+", re.S)
@@ -36,13 +36,12 @@ def parse(arguments: list[str]) -> Line:
     while rest:
         word = rest.pop(0)
         flag, inline = _flag_of(word)
+        if word == "-h" and rest and _NUMBER.fullmatch(rest[0]):
+            flag = CAMERA_HEIGHT  # the original Darknet's `demo -w 640 -h 480`
         if flag is None:
             line.words.append(word)
         else:
-            value = _value(flag, word, inline, rest)
-            if flag.name in IDLE:
-                warn(f"-{flag.name} is accepted for Darknet's sake and has no effect here")
-            line.values.setdefault(flag.name, value)
+            line.values.setdefault(flag.name, _value(flag, word, inline, rest))
     return line
 
 
@@ -90,8 +89,10 @@ def files_of(words: list[str], slots: list[str]) -> dict[str, str]:
     An empty word leaves its slot empty, as `""` for "no weights" did.
     """
     found: dict[str, str] = {}
-    for word in words:
-        suffix = _SUFFIXES.get(os.path.splitext(word)[1].lower())
+    suffixes = [_SUFFIXES.get(os.path.splitext(word)[1].lower()) for word in words]
+    if "names" in suffixes:  # serves in place of the `.data` file
+        slots = [slot for slot in slots if slot != "data" or "data" in suffixes]
+    for word, suffix in zip(words, suffixes, strict=True):
         free = [slot for slot in slots if slot not in found]
         known = suffix is not None and suffix not in found and suffix in (*slots, "names")
         slot = suffix if known else next(iter(free), None)

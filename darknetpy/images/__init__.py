@@ -10,8 +10,10 @@ from darknetpy.images.resize import (
     resize_max,
     resize_min,
 )
+from darknetpy.images.window import can_show, show
 
 __all__ = [
-    "class_color", "crop_image", "decode_image", "draw_detections", "encode_image", "flip_image", "letterbox_image",
-    "load_image", "read_image", "resize_image", "resize_max", "resize_min", "save_image", "to_bytes", "to_planar",
+    "can_show", "class_color", "crop_image", "decode_image", "draw_detections", "encode_image", "flip_image",
+    "letterbox_image", "load_image", "read_image", "resize_image", "resize_max", "resize_min", "save_image", "show",
+    "to_bytes", "to_planar",
 ]  # fmt: skip

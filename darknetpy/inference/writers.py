@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from types import TracebackType
 
@@ -39,9 +40,11 @@ def _bracket(x: float, y: float, w: float, h: float) -> str:
 
 
 def json_objects(found: Detections) -> list[str]:
-    """One JSON object a (box, class), in the order of the boxes."""
+    """One JSON object a (box, class), in the order of the boxes. JSON has no number for a box that is not finite."""
     rows = []
     for i, (x, y, w, h) in enumerate(found.boxes.tolist()):
+        if not all(map(math.isfinite, (x, y, w, h))):
+            continue
         for k in found.probs[i].nonzero().flatten().tolist():
             confidence = float(found.probs[i, k])
             if confidence > JSON_THRESH and not found.hidden(k):
@@ -62,7 +65,7 @@ class JsonWriter:
 
     def __init__(self, path: str | os.PathLike):
         try:
-            self._stream = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by __exit__
+            self._stream = open(path, "w", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed by __exit__
         except OSError as error:
             raise UsageError(f"{os.fspath(path)} cannot be written: {error.strerror}") from error
         self._stream.write("[\n")
@@ -95,7 +98,7 @@ def label_lines(found: Detections) -> list[str]:
     return [
         f"{int(ids[i])} {x:2.4f} {y:2.4f} {w:2.4f} {h:2.4f}"
         for i, (x, y, w, h) in enumerate(found.boxes.tolist())
-        if best[i] > 0
+        if best[i] > 0 and all(map(math.isfinite, (x, y, w, h)))
     ]
 
 
