@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 logger = logging.getLogger("darknetpy")
 
@@ -91,3 +93,13 @@ class MissingFileError(DarknetpyError):
 def warn(message: str) -> None:
     """Tell the user something that does not stop the work."""
     logger.warning(message)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """While entered, warnings are not shown: for reading again what was read, and warned of, before."""
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -144,12 +144,21 @@ class Network(nn.Module):
         """Training images so far, as the loaded file says."""
         return self.header.seen
 
-    def load_weights(self, path: str | os.PathLike) -> WeightsFile:
-        """Read a `.weights` or `.pt` file into the network. Raises WeightsError and leaves the tensors as they were."""
+    def load_weights(self, path: str | os.PathLike, cutoff: int | None = None) -> WeightsFile:
+        """Read a `.weights` or `.pt` file into the network. Raises WeightsError and leaves the tensors as they were.
+
+        `cutoff`: only layers before this one, whatever follows in the file (Darknet: `load_weights_upto`).
+        """
+        layout = [block for block in self.layout() if cutoff is None or block.layer < cutoff]
         if ptfile.is_pt(path):
-            loaded = ptfile.read_pt(path, self._layout())
+            loaded = ptfile.read_pt(path, layout)
         else:
-            loaded = read_weights(path, self._layout(), self.strict, len(self.layers))
+            loaded = read_weights(path, layout, self.strict, len(layout), goes_on=cutoff is not None)
+        self.assign(loaded)
+        return loaded
+
+    def assign(self, loaded: WeightsFile) -> None:
+        """Take over what was read from a file."""
         by_layer: dict[int, dict] = {}
         for (index, name), array in loaded.arrays.items():
             by_layer.setdefault(index, {})[name] = array
@@ -162,7 +171,6 @@ class Network(nn.Module):
                     source = torch.from_numpy(array.copy())
                     self.slots[index].get(name).view(-1)[: source.numel()].copy_(source.view(-1))
         self.header, self._fused = loaded.header, None
-        return loaded
 
     def save_weights(self, path: str | os.PathLike, header: Header | None = None, cutoff: int | None = None) -> None:
         """Write a `.weights` file, or a `.pt` by its suffix (Darknet: `save_weights_upto`).
@@ -189,7 +197,8 @@ class Network(nn.Module):
                 tensor = tensor.t()
             yield layer, spec, tensor
 
-    def _layout(self) -> list[Block]:
+    def layout(self) -> list[Block]:
+        """What a `.weights` file of this network consists of, layer by layer."""
         return [
             Block(layer.index, layer.type, [(spec.name, spec.shape) for spec in layer.loaded_tensors()])
             for layer in self.layers

@@ -86,6 +86,12 @@ def seed_all(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def synchronize(device) -> None:
+    """Wait until a device has done what it was given."""
+    if str(device).startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
 def device_name(device: str) -> str:
     """What to call a device on screen."""
     return (

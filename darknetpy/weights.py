@@ -103,7 +103,7 @@ def read_header(path: str | os.PathLike) -> Header:
 
 
 def read_weights(
-    path: str | os.PathLike, layout: Sequence[Block], strict: bool = False, layers: int = 0
+    path: str | os.PathLike, layout: Sequence[Block], strict: bool = False, layers: int = 0, goes_on: bool = False
 ) -> WeightsFile:
     """Map a `.weights` file onto a layout.
 
@@ -112,6 +112,7 @@ def read_weights(
         layout: blocks in layer order; layers without tensors may be left out.
         strict: as Darknet: a file cut inside an array fills a prefix, one that is too long is a warning.
         layers: number of layers of the network, for the message.
+        goes_on: the layout is only the beginning of the file; what follows is left alone.
 
     Raises WeightsError where the file ends inside a layer's arrays or is longer than the layout.
     """
@@ -121,7 +122,7 @@ def read_weights(
     available, expected = size // 4, sum(block.count for block in layout)
     layers = layers or (layout[-1].layer + 1 if layout else 0)
     counts = f"expected {header.size + 4 * expected} bytes for this cfg, the file has {header.size + size}"
-    if available > expected or (size % 4 and available >= expected):
+    if not goes_on and (available > expected or (size % 4 and available >= expected)):
         _refuse(name, f"is longer than the network: {counts}", "use the cfg that it was trained with", strict)
     result = WeightsFile(header, layers=layers)
     values = np.memmap(name, np.float32, "r", header.size, (available,)) if available else np.empty(0, np.float32)

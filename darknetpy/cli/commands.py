@@ -46,6 +46,17 @@ COMMANDS = [
         ("num_of_clusters", "width", "height", "show", "seed"),
     ),
     Command("detect", "CFG [WEIGHTS] [IMAGE]", "detector test with cfg/coco.data", "detect:detect", _DETECT),
+    Command("partial", "CFG WEIGHTS OUT N", "keep the first N layers of a weights file", "weights:partial"),
+    Command("average", "CFG OUT WEIGHTS ...", "mean of several weights files", "weights:average"),
+    Command("normalize", "CFG WEIGHTS OUT", "add batch normalisation where there is none", "weights:normalize"),
+    Command("denormalize", "CFG WEIGHTS OUT", "fold batch normalisation into the weights", "weights:denormalize"),
+    Command("reset", "CFG WEIGHTS OUT", "fold batch normalisation, keep a neutral one", "weights:reset"),
+    Command("rescale", "CFG WEIGHTS OUT", "from pixels in -1..1 to pixels in 0..1", "weights:rescale"),
+    Command("rgbgr", "CFG WEIGHTS OUT", "exchange red and blue of the first layer", "weights:rgbgr"),
+    Command("oneoff", "CFG WEIGHTS OUT", "start a [region] head from a classifier", "weights:oneoff"),
+    Command("statistics", "CFG [WEIGHTS]", "numbers of every tensor", "weights:statistics"),
+    Command("ops", "CFG", "count floating point operations", "weights:ops"),
+    Command("speed", "CFG [TICS]", "time passes of one picture", "weights:speed"),
     Command("export", "CFG WEIGHTS OUT", "convert to .pt or .weights, by suffix", "export:export"),
 ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from darknetpy.cli.parse import Line
 from darknetpy.config.datafile import DataConfig, read_names
@@ -45,13 +46,13 @@ def pick_device(line: Line):
     return choose_device(line.get("i"), bool(line.get("nogpu")))
 
 
-def load_weights(network, path: str | None) -> None:
-    """Load a file with Darknet's messages; no path leaves random weights."""
+def load_weights(network, path: str | None, read: Callable | None = None) -> None:
+    """Load a file with Darknet's messages, by `read` where that is special; no path leaves random weights."""
     if not path:
         return
     print(f"Loading weights from {path}...", end="", file=sys.stderr, flush=True)
     try:
-        loaded = network.load_weights(path)
+        loaded = (read or network.load_weights)(path)
     except BaseException:
         print(file=sys.stderr)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from darknetpy.lazy import torch
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
 
 BN_EPSILON = 1e-5
 BN_MOMENTUM = 0.01
+
+
+def fold(tensors: Any) -> Any:
+    """Weights and biases that do what a layer does with its batch normalisation at inference."""
+    t = tensors
+    scale = t.scales.double() / torch.sqrt(t.rolling_variance.double() + BN_EPSILON)
+    weights = t.weights.double() * scale.view(-1, *[1] * (t.weights.dim() - 1))
+    return SimpleNamespace(
+        weights=weights.float(), biases=(t.biases.double() - t.rolling_mean.double() * scale).float()
+    )
 
 
 def batch_norm(layer: Layer, y, tensors: Any, context: ForwardContext):

@@ -9,8 +9,8 @@ from typing import Any
 from darknetpy.config import key
 from darknetpy.layers import binary
 from darknetpy.layers.activations import activate, known_activation
-from darknetpy.layers.base import BuildContext, Layer, LayerOptions, TensorSpec, namespace
-from darknetpy.layers.batchnorm import BN_EPSILON, batch_norm
+from darknetpy.layers.base import BuildContext, Layer, LayerOptions, TensorSpec
+from darknetpy.layers.batchnorm import batch_norm, fold
 from darknetpy.layers.blur import blur, blurred_size
 from darknetpy.layers.blur import row as blur_row
 from darknetpy.layers.excitation import excite
@@ -179,12 +179,7 @@ class Convolutional(Layer):
         return "linear" if self.xnor and self.options.bin_output and context.fused else self.activation
 
     def fuse(self, tensors: Any) -> Any:
-        if not self.batch_normalize:
-            return tensors
-        scale = tensors.scales.double() / torch.sqrt(tensors.rolling_variance.double() + BN_EPSILON)
-        weights = (tensors.weights.double() * scale[:, None, None, None]).float()
-        biases = (tensors.biases.double() - tensors.rolling_mean.double() * scale).float()
-        return namespace(biases=biases, weights=weights)
+        return fold(tensors) if self.batch_normalize else tensors
 
     def row(self) -> str:
         shared = self.shares is not None
