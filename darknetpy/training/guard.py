@@ -14,8 +14,11 @@ from darknetpy.training.tensors import copy_tensors, random_state, set_random_st
 class Transaction:
     """What a turn changes before its update: running statistics, recurrent state, random numbers, counters, gradients.
 
-    One for a run; `begin` keeps what is now, `undo` brings it back, any number of times.
+    One for a run; `begin` keeps what is now, `undo` brings it back, any number of times; `commit` after the update.
     """
+
+    open = False
+    """Whether a turn has begun and is not finished."""
 
     def __init__(self, learner: Learner):
         self.learner = learner
@@ -24,7 +27,7 @@ class Transaction:
 
     @torch.no_grad()
     def begin(self) -> None:
-        learner = self.learner
+        learner, self.open = self.learner, True
         if not self._kept:
             self._kept = [buffer.clone() for buffer in self.buffers]
         else:
@@ -34,9 +37,12 @@ class Transaction:
         self._random = random_state(learner.network.device)
         self._held = {i: g.clone() for i, g in learner.optimizer.held_gradients().items()}
 
+    def commit(self) -> None:
+        self.open = False
+
     @torch.no_grad()
     def undo(self) -> None:
-        learner = self.learner
+        learner, self.open = self.learner, False
         if self.buffers:
             torch._foreach_copy_(self.buffers, self._kept)
         states, heads, net = copy_tensors(self._memory)

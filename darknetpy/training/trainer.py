@@ -177,6 +177,7 @@ class Trainer:
             return None, loss
         self.skipped = 0
         rate = self.learner.update(sum(mini.rows for mini in done))
+        self.transaction.commit()
         return Turn(torch.as_tensor(loss), rate, done), loss
 
     def _accumulate(self, batches: Sequence[Batch]) -> tuple[list[MiniBatch], list[float]]:
@@ -268,9 +269,15 @@ class Trainer:
         self.saver.finish()
 
     def _rescue(self) -> None:
-        """Keep what was learned when the run ends by an error."""
-        if self.feed.turns and self.learner.iteration < self.net.max_batches:
+        """Keep what was learned when the run ends by an error, as far as the device still answers."""
+        if not self.feed.turns or self.learner.iteration >= self.net.max_batches:
+            return
+        try:
+            if self.transaction.open:
+                self.transaction.undo()
             self._save_last()
+        except Exception as error:
+            warn(f"the weights since the last checkpoint are lost: {error}")
 
     # --- state ---------------------------------------------------------------------------------------------------
 
