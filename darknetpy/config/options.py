@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -112,7 +113,12 @@ def _read_field(item, lines: dict[str, Option], options: Any, notes: Notes, look
         if loud:
             notes.default(spelling(item), value)
         return value
-    return _convert(str(item.type), option.value, meta["stop_at_hash"])
+    return _convert(kind_of(item), option.value, meta["stop_at_hash"])
+
+
+def kind_of(item: dataclasses.Field) -> str:
+    """The type of a key as it is written: `int`, `list[float] | None`, also where annotations are not text."""
+    return item.type if isinstance(item.type, str) else inspect.formatannotation(item.type)
 
 
 def _convert(annotation: str, text: str, stop_at_hash: bool) -> Any:

@@ -236,8 +236,11 @@ class Layer:
         self.build(self.options, context)
 
     def build(self, options: Any, context: BuildContext) -> None:
-        """Set `out_w out_h out_c outputs` (flat length of one sample) and `bflops` from options and context."""
-        raise NotImplementedError
+        """Set `out_w out_h out_c outputs` (flat length of one sample) and `bflops` from options and context.
+
+        A type that doesn't say gives as much as it takes.
+        """
+        self.same_size()
 
     def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
         """The layer's output, (B, out_c, out_h, out_w) or (B, outputs)."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from typing import TYPE_CHECKING, TypeVar
+
+from darknetpy.layers.base import LayerOptions
 
 if TYPE_CHECKING:
     from darknetpy.layers.base import Layer
@@ -19,9 +22,16 @@ def register(*names: str):
 
         @register("myblock")
         class MyBlock(Layer): ...
+
+    Raises TypeError for keys that cannot be read, ValueError for a name that is taken.
     """
 
     def decorate(cls: T) -> T:
+        options = cls.Options
+        whole = issubclass(options, LayerOptions) and "__dataclass_fields__" in vars(options)
+        if not whole or any("help" not in item.metadata for item in dataclasses.fields(options)):
+            form = "@dataclass class Options(LayerOptions) with lines `name: type = key(default, help)`"
+            raise TypeError(f"{cls.__qualname__}.Options must be a {form}")
         cls.type = names[0]
         for name in names:
             if name in _CLASSES and _CLASSES[name].__qualname__ != cls.__qualname__:
