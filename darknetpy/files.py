@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from darknetpy.errors import DataError
+from darknetpy.errors import DataError, MissingFileError
 
 
 @contextmanager
@@ -59,3 +59,15 @@ def writable_folder(folder: str | os.PathLike) -> str:
 def base_name(path: str | os.PathLike) -> str:
     """File name up to its first dot: `cfg/yolo-fastest-1.1.cfg` gives `yolo-fastest-1`, as in Darknet's checkpoints."""
     return os.path.basename(os.fspath(path)).split(".", 1)[0]
+
+
+def video_source(text: str) -> str | int:
+    """What a word names: a file, the index of a camera, a URL, or a GStreamer pipeline (with `!`).
+
+    Raises MissingFileError for a file that isn't there.
+    """
+    if os.path.exists(text) or "://" in text or "!" in text:
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise MissingFileError(text)

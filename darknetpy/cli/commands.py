@@ -31,6 +31,11 @@ _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
 )  # fmt: skip
+_DEMO = (
+    "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",
+    "benchmark", "dontdraw_bbox", "time_limit_sec", "out_filename", "prefix", "json_file_output", "json_port",
+    "mjpeg_port", "http_post_host", "bind",
+)  # fmt: skip
 
 COMMANDS = [
     Command("detector train", "DATA CFG [WEIGHTS]", "train a detector", "train:train", _TRAIN),
@@ -39,6 +44,7 @@ COMMANDS = [
         "detector map", "DATA CFG WEIGHTS", "mean average precision", "evaluate:map_",
         ("points", "iou_thresh", "thresh", "batch"),
     ),
+    Command("detector demo", "DATA CFG WEIGHTS [VIDEO]", "detect in a video, a camera or a stream", "demo:demo", _DEMO),
     Command("detector valid", "DATA CFG WEIGHTS", "write result files", "evaluate:valid", ("out", "batch")),
     Command("detector recall", "DATA CFG WEIGHTS", "recall of boxes", "evaluate:recall", ()),
     Command(

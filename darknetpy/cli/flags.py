@@ -54,26 +54,27 @@ FLAGS = [
     Flag("width", "int", "network width for anchors", -1),
     Flag("height", "int", "network height for anchors", -1),
     Flag("show", "switch", "draw the anchors"),
-    Flag("bind", "str", "address that ports listen on"),
+    Flag("c", "int", "index of the camera", aliases=("camera",)),
+    Flag("w", "int", "width to ask a camera for"),
+    Flag("fps", "int", "frames a second to ask a camera for"),
+    Flag("out_filename", "str", "write the video here"),
+    Flag("prefix", "str", "write each frame as TEXT_00000001.jpg"),
+    Flag("json_file_output", "str", "write the detections of all frames here"),
+    Flag("json_port", "int", "serve detections as JSON on this port"),
+    Flag("mjpeg_port", "int", "serve pictures for browsers on this port"),
+    Flag("http_post_host", "str", "post found objects to this host/path"),
+    Flag("bind", "str", "address that ports listen on (default: all)"),
+    Flag("time_limit_sec", "int", "end after so many seconds"),
+    Flag("benchmark", "switch", "measure: one frame again and again, nothing drawn"),
+    Flag("dontdraw_bbox", "switch", "neither draw nor print objects"),
+    Flag("s", "int", "frames left out between two that the window shows"),
+    Flag("avgframes", "int", "accepted; boxes are not averaged, as in Darknet", aliases=("avg",)),
     Flag("help", "switch", "print this", aliases=("h",)),
     Flag("version", "switch", "print the version"),
 ]
 
 WITHOUT_EFFECT = [
-    Flag("mjpeg_port", "int", ""),
-    Flag("json_port", "int", ""),
-    Flag("json_file_output", "str", ""),
-    Flag("out_filename", "str", ""),
-    Flag("http_post_host", "str", ""),
-    Flag("time_limit_sec", "int", ""),
-    Flag("prefix", "str", ""),
-    Flag("avgframes", "int", ""),
-    Flag("avg", "int", ""),
-    Flag("s", "int", ""),
-    Flag("c", "int", "", aliases=("camera",)),
-    Flag("benchmark", "switch", ""),
     Flag("benchmark_layers", "switch", ""),
-    Flag("dontdraw_bbox", "switch", ""),
     Flag("fullscreen", "switch", ""),
     Flag("cuda_debug_sync", "switch", ""),
     Flag("mAP_clear", "switch", ""),
@@ -85,7 +86,7 @@ WITHOUT_EFFECT = [
     Flag("random", "switch", ""),
     Flag("heatmaps", "switch", ""),
     Flag("skip_classes", "str", ""),
-    *(Flag(name, "int", "") for name in ("w", "fps", "len", "srand", "rounds", "iters", "octaves", "smooth", "rotate")),
+    *(Flag(name, "int", "") for name in ("len", "srand", "rounds", "iters", "octaves", "smooth", "rotate")),
     *(Flag(name, "float", "") for name in ("temp", "norm", "zoom", "rate", "momentum", "lambda", "cpuct", "resign")),
     *(Flag(name, "str", "") for name in ("file", "tokens", "range")),
     *(Flag(name, "switch", "") for name in ("tokenized", "reconstruct", "multi", "fuse", "dontfuse", "boxes")),
@@ -94,7 +95,8 @@ WITHOUT_EFFECT = [
 """Flags of some Darknet generation that no command here has a use for yet: accepted, said once, value consumed."""
 
 
-CAMERA_HEIGHT = Flag("h", "int", "")
+CAMERA_HEIGHT = Flag("h", "int", "height to ask a camera for")
+"""Found by the parser itself, since `-h` alone asks for help."""
 
 
 def plain(word: str) -> str:

@@ -1,7 +1,7 @@
 """Pictures: decoding, Darknet's resize and letterbox, drawing."""
 
 from darknetpy.images.decode import decode_image, load_image, read_image, to_bytes, to_planar
-from darknetpy.images.draw import class_color, draw_detections, encode_image, save_image
+from darknetpy.images.draw import class_color, draw_detections, draw_frame, encode_image, save_image
 from darknetpy.images.resize import (
     crop_image,
     flip_image,
@@ -13,7 +13,7 @@ from darknetpy.images.resize import (
 from darknetpy.images.window import can_show, show
 
 __all__ = [
-    "can_show", "class_color", "crop_image", "decode_image", "draw_detections", "encode_image", "flip_image",
-    "letterbox_image", "load_image", "read_image", "resize_image", "resize_max", "resize_min", "save_image", "show",
-    "to_bytes", "to_planar",
+    "can_show", "class_color", "crop_image", "decode_image", "draw_detections", "draw_frame", "encode_image",
+    "flip_image", "letterbox_image", "load_image", "read_image", "resize_image", "resize_max", "resize_min",
+    "save_image", "show", "to_bytes", "to_planar",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _WHEEL = np.array([[1, 0, 1], [0, 0, 1], [0, 1, 1], [0, 1, 0], [1, 1, 0], [1, 0, 0]], np.float32)
 _LABEL_ALPHA = 0.7
-_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_FONT, _SMALL = cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_COMPLEX_SMALL
 
 
 def class_color(class_id: int, classes: int) -> tuple[int, int, int]:
@@ -92,6 +92,30 @@ def _label(image: np.ndarray, text: str, box: tuple[int, int, int, int], color, 
     label = label[: bottom - top, : right - left]
     area = image[top:bottom, left:right]
     area[:] = cv2.addWeighted(label, _LABEL_ALPHA, np.ascontiguousarray(area), 1 - _LABEL_ALPHA, 0)
+
+
+def draw_frame(frame: np.ndarray, found: Detections) -> np.ndarray:
+    """Draw on a video frame in the look of Darknet's `demo`: `name (69%)` in black on a filled bar above the box.
+
+    Args:
+        frame: uint8 (H, W, 3), BGR, changed in place.
+        found: boxes relative to the frame.
+    """
+    height, width = frame.shape[:2]
+    line_width, scale = max(1, int(height * 0.002)), height / 1000
+    for i, (x, y, w, h) in enumerate(found.to_pixels().boxes.tolist()):
+        classes = [k for k in found.probs[i].nonzero().flatten().tolist() if not found.hidden(k)]
+        if not classes or any(v != v for v in (x, y, w, h)):
+            continue
+        left, top, right, bottom = _corners(x, y, w, h, width, height)
+        first = f"{found.name(classes[0])} ({float(found.probs[i, classes[0]]) * 100:.0f}%)"
+        text = ", ".join([first, *(found.name(k) for k in classes[1:])])
+        color = class_color(classes[0], found.probs.shape[1])[::-1]
+        cv2.rectangle(frame, (left, top), (right, bottom), color, line_width)
+        end = max(right, left + cv2.getTextSize(text, _SMALL, scale, 1)[0][0])
+        cv2.rectangle(frame, (left, top - int(3 + 18 * scale)), (end, top), color, cv2.FILLED)
+        cv2.putText(frame, text, (left + 4, top - 4), _SMALL, scale, (0, 0, 0), 1, cv2.LINE_AA)
+    return frame
 
 
 def encode_image(image: np.ndarray, suffix: str = ".jpg", quality: int = 80) -> bytes:

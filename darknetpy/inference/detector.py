@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -101,6 +102,15 @@ class Detector:
         """A (C, H, W) picture at the network's size, by Darknet's own resize (or letterbox)."""
         width, height = self.network.net.width, self.network.net.height
         return (letterbox_image if self.letter_box else resize_image)(picture, width, height)
+
+    def prepare_frame(self, frame: np.ndarray) -> np.ndarray:
+        """A video frame, uint8 (H, W, 3) BGR, as (C, H, W) at the network's size.
+
+        By OpenCV's bilinear resize, as Darknet's `demo` does, or by Darknet's letterbox.
+        """
+        if self.letter_box:
+            return self.prepare(self._picture(frame))
+        return self._picture(cv2.resize(frame, (self.network.net.width, self.network.net.height)))
 
     def predict(
         self,

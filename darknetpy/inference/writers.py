@@ -39,6 +39,30 @@ def _bracket(x: float, y: float, w: float, h: float) -> str:
     return f"(left_x: {x - w / 2:4.0f}   top_y: {y - h / 2:4.0f}   width: {w:4.0f}   height: {h:4.0f})"
 
 
+def frame_lines(found: Detections, ext_output: bool = False) -> list[str]:
+    """The object lines of `detector demo`: in the order of NMS, all classes of a box on one line.
+
+    With `ext_output` a bracket follows whose left and top are whole pixels inside the frame.
+    """
+    lines = []
+    for i, (x, y, w, h) in enumerate(found.to_pixels().boxes.tolist()):
+        classes = [k for k in found.probs[i].nonzero().flatten().tolist() if not found.hidden(k)]
+        if not classes or not all(map(math.isfinite, (x, y, w, h))):
+            continue
+        text = ", ".join(f"{found.name(k)}: {float(found.probs[i, k]) * 100:.0f}% " for k in classes)
+        left, top = max(0, int(x - w / 2)), max(0, int(y - h / 2))
+        lines.append(f"{text}\t{_bracket(left + w / 2, top + h / 2, w, h)}" if ext_output else text)
+    return lines
+
+
+def json_frame(found: Detections, frame_id: int, filename: str | None = None) -> str:
+    """One frame as Darknet's JSON object; `found` must be relative to its picture."""
+    head = [f' "frame_id":{frame_id}, ']
+    if filename is not None:
+        head.append(f' "filename":{json.dumps(filename, ensure_ascii=False)}, ')
+    return "\n".join(["{", *head, ' "objects": [ ', ", \n".join(json_objects(found)), " ] ", "}"])
+
+
 def json_objects(found: Detections) -> list[str]:
     """One JSON object a (box, class), in the order of the boxes. JSON has no number for a box that is not finite."""
     rows = []
@@ -74,12 +98,7 @@ class JsonWriter:
     def write(self, found: Detections, filename: str | None = None) -> None:
         """Add a frame; `found` must be relative to its picture."""
         self._frames += 1
-        head = [f' "frame_id":{self._frames}, ']
-        if filename is not None:
-            head.append(f' "filename":{json.dumps(filename, ensure_ascii=False)}, ')
-        objects = ", \n".join(json_objects(found))
-        frame = "\n".join(["{", *head, ' "objects": [ ', objects, " ] ", "}"])
-        self._stream.write((", \n" if self._frames > 1 else "") + frame)
+        self._stream.write((", \n" if self._frames > 1 else "") + json_frame(found, self._frames, filename))
         self._stream.flush()
 
     def __enter__(self) -> JsonWriter:
