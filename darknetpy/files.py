@@ -10,6 +10,11 @@ from typing import IO
 
 from darknetpy.errors import DataError, MissingFileError
 
+IMAGE_SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif", ".jp2", ".avif")
+)
+"""Suffixes, in lower case, by which pictures in a folder are told from other files."""
+
 
 @contextmanager
 def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
@@ -40,7 +45,9 @@ def _umask() -> int:
     return mask
 
 
-def writable_folder(folder: str | os.PathLike) -> str:
+def writable_folder(
+    folder: str | os.PathLike, remedy: str = "choose another one with backup= in the .data file"
+) -> str:
     """Make sure that files can be created in `folder`, creating it where needed. Raises DataError."""
     name = os.fspath(folder) or "."
     try:
@@ -51,9 +58,15 @@ def writable_folder(folder: str | os.PathLike) -> str:
         raise DataError(
             f"the folder cannot be written: {error.strerror}",
             file=name,
-            remedy="choose another one with backup= in the .data file",
+            remedy=remedy,
         ) from error
     return name
+
+
+def cache_folder() -> str:
+    """Where this program may keep what can be made again: in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
+    return os.path.join(base or os.path.expanduser("~/.cache"), "darknetpy")
 
 
 def base_name(path: str | os.PathLike) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from darknetpy.errors import UsageError, warn
 from darknetpy.lazy import torch
@@ -63,22 +64,38 @@ def precision(device: str, amp: bool = False) -> AbstractContextManager:
 def cpu_count() -> int:
     """Processors that this process may use, by affinity and cgroup quota."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as stream:
-            quota, period = stream.read().split()[:2]
-        if quota != "max":
-            count = min(count, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):
-        pass
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            quota, period = [int(n) for n in " ".join(map(_cgroup, files)).split()]
+        except (OSError, ValueError):
+            continue  # another version of cgroups, or `max`
+        if quota > 0 and period > 0:
+            count = min(count, max(1, quota // period))
     return max(1, count)
 
 
-def default_workers(device: str) -> int:
-    """Loader processes: most processors feed a GPU; on a CPU one process beside the training is enough."""
-    count = cpu_count()
+def _cgroup(name: str) -> str:
+    with open(f"/sys/fs/cgroup/{name}", encoding="ascii") as stream:
+        return stream.read()
+
+
+def default_workers(device: str, replicas: int = 1) -> int:
+    """Loader processes of a replica: most processors feed GPUs; on a CPU one process beside the training is enough."""
+    count = max(1, cpu_count() // max(1, replicas))
     if device.startswith("cuda"):
         return max(1, min(12, count - 1))
     return 1 if count > 1 else 0
+
+
+def host_arrays(device: str) -> Callable[..., Any]:
+    """Maker of empty numpy arrays (shape, type) that are copied to a device: in pinned memory for a GPU, so that the
+    copy runs beside the computation."""
+    import numpy as np
+
+    if not device.startswith("cuda"):
+        return np.empty
+    kinds = {np.uint8: torch.uint8, np.float32: torch.float32}
+    return lambda shape, kind: torch.empty(shape, dtype=kinds[kind], pin_memory=True).numpy()
 
 
 def seed_all(seed: int) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import cv2
 import numpy as np
 import pytest
 
-from darknetpy.data import notes, pictures
+from darknetpy.data import cache, notes
+from darknetpy.data.cache import DiskCache, PrivateCache, SharedCache, make_cache, room_for_cache
 from darknetpy.data.draws import MOSAIC, Augmentation
-from darknetpy.data.pictures import Pictures, room_for_cache
+from darknetpy.data.pictures import Pictures
+from darknetpy.errors import DataError, UsageError
 from darknetpy.layers import read_structure
 
 BYTES = 8 * 10 * 3
@@ -30,7 +35,7 @@ def first(kept: Pictures, index: int) -> np.ndarray:
 
 
 def test_pictures_are_kept_while_there_is_room(paths):
-    kept = Pictures(paths, room=2 * BYTES + 1)
+    kept = Pictures(paths, cache=PrivateCache(2 * BYTES + 1))
     for _ in range(2):
         images = [first(kept, i) for i in range(4)]
         assert [int(image[0, 0, 0]) for image in images] == [0, 1, 2, 3]
@@ -43,9 +48,86 @@ def test_nothing_is_kept_without_room(paths):
     assert first(kept, 0) is not first(kept, 0)
 
 
+def caches(paths, folder):
+    return [SharedCache(len(paths), 1 << 16), DiskCache(folder / "kept", paths, 3)]
+
+
+def test_shared_and_disk_caches_give_back_what_they_were_given(paths, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LEAST_FREE", 0)
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 256, (h, w, 3), np.uint8) for h, w in ((8, 10), (1, 1), (33, 7), (5, 64))]
+    for kept in caches(paths, tmp_path):
+        assert [kept.get(i) for i in range(4)] == [None] * 4
+        for i in (2, 0, 3, 1, 2):
+            kept.put(i, images[i])
+        for i in range(4):
+            np.testing.assert_array_equal(kept.get(i), images[i])
+    for i in range(4):
+        np.testing.assert_array_equal(DiskCache(tmp_path / "kept", paths, 3).get(i), images[i])
+
+
+def test_a_full_shared_cache_and_too_large_pictures_are_left_out():
+    kept = SharedCache(3, 3 * 64)
+    kept.put(0, np.zeros((4, 4, 3), np.uint8))
+    kept.put(1, np.zeros((4, 4, 3), np.uint8))
+    kept.put(2, np.zeros((1 << 15, 1, 3), np.uint8))
+    assert [kept.get(i) is None for i in range(3)] == [False, True, True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_killed_while_it_writes_into_a_shared_cache_blocks_nobody():
+    kept = SharedCache(2, 1 << 12)
+    child = os.fork()
+    if not child:
+        with kept._locked():
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    kept.put(1, np.full((2, 2, 3), 7, np.uint8))
+    assert kept.get(1).sum() == 7 * 12
+
+
+def test_a_changed_picture_and_a_damaged_file_are_decoded_again(paths, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LEAST_FREE", 0)
+    kept = DiskCache(tmp_path / "kept", paths, 3)
+    kept.put(0, np.zeros((8, 10, 3), np.uint8))
+    kept.put(1, np.zeros((8, 10, 3), np.uint8))
+    os.utime("0.png", ns=(1, 1))
+    assert kept.get(0) is None
+    (file,) = [f for f in (tmp_path / "kept").rglob("*.npy") if str(f) == kept._name(1)]
+    for damage in (b"", file.read_bytes()[:100], b"rubbish" * 50, file.read_bytes().replace(b"|u1", b"|O8")):
+        file.write_bytes(damage)
+        assert kept.get(1) is None
+
+
+def test_a_disk_that_fills_up_ends_the_writing_and_is_said_once(paths, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(cache, "LEAST_FREE", 1 << 60)
+    kept = DiskCache(tmp_path / "kept", paths, 3)
+    for i in range(4):
+        kept.put(i, np.zeros((8, 10, 3), np.uint8))
+    assert not list((tmp_path / "kept").rglob("*.npy"))
+    assert len(caplog.messages) == 1
+
+
+def test_words_for_the_cache(paths, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    kinds = {kind: type(make_cache(kind, paths, 3)) for kind in ("ram", "disk", "none", None, True, False)}
+    nothing = type(None)
+    assert kinds == {
+        "ram": SharedCache, "disk": DiskCache, "none": nothing, None: SharedCache, True: SharedCache, False: nothing
+    }  # fmt: skip
+    assert (tmp_path / "user" / "darknetpy" / "pictures").is_dir()
+    assert make_cache(None, paths * 1000, 3) is None
+    assert make_cache(None, paths, 3, str(tmp_path / "here")).folder == str(tmp_path / "here")
+    with pytest.raises(UsageError, match="-cache is ram or disk"):
+        make_cache("floppy", paths, 3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="choose another one with -cache_dir"):
+        make_cache("disk", paths, 3, str(tmp_path / "file" / "x"))
+
+
 def test_room_follows_the_narrowest_of_system_and_container(monkeypatch):
     numbers = {"/proc/meminfo": 9_000, "/sys/fs/cgroup/memory.max": 0, "/sys/fs/cgroup/memory.current": 1000}
-    monkeypatch.setattr(pictures, "_number", lambda path, key="": numbers[path])
+    monkeypatch.setattr(cache, "_number", lambda path, key="": numbers.get(path, 0))
     assert room_for_cache() == 9_000 * 1024 // 3
     numbers["/sys/fs/cgroup/memory.max"] = 61_000
     assert room_for_cache() == 20_000

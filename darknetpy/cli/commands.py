@@ -30,6 +30,7 @@ _DETECT = ("thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_sh
 _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
+    "cache_dir", "prefetch", "close_mosaic", "show_imgs",
 )  # fmt: skip
 _DEMO = (
     "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",

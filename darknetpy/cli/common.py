@@ -36,7 +36,7 @@ def show_table(structure: Structure, line: Line) -> None:
 
 def names_for(files: dict[str, str], data: DataConfig | None) -> list[str]:
     """Class names from a `.names` file on the command line, or from the `.data` file."""
-    return read_names(files["names"] if data is None else data.names)
+    return read_names(files["names"]) if data is None else data.class_names()
 
 
 def pick_device(line: Line):

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from darknetpy.assets import locate
 from darknetpy.cli.common import lay_out, load_weights, names_for, pick_device, show_table
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.config.datafile import read_data
+from darknetpy.data.sets import open_data
 from darknetpy.errors import DarknetpyError, ImageError, UsageError, warn
 
 TYPE_NUMBER = {"yolo": 28, "region": 27, "Gaussian_yolo": 29, "detection": 26}
@@ -39,7 +39,7 @@ def detect(line: Line, words: list[str]) -> int:
 
 def _run(line: Line, files: dict[str, str], thresh: float) -> int:
     strict = bool(line.get("strict"))
-    data = None if "names" in files else read_data(files["data"], strict)
+    data = None if "names" in files else open_data(files["data"], strict)
     names = names_for(files, data)
     structure = lay_out(files["cfg"], line)
     show_table(structure, line)

@@ -9,7 +9,7 @@ import time
 from darknetpy.cli.common import lay_out, load_weights, names_for, pick_device, show_table
 from darknetpy.cli.detect import TYPE_NUMBER
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.config.datafile import read_data
+from darknetpy.data.sets import open_data
 from darknetpy.errors import DataError, UsageError, warn
 
 
@@ -19,7 +19,7 @@ def _prepare(line: Line, words: list[str], letter_box: bool | None = None):
     if "data" not in files or "cfg" not in files:
         raise UsageError("usage: darknetpy detector map [data] [cfg] [weights]")
     strict = bool(line.get("strict"))
-    data = read_data(files["data"], strict)
+    data = open_data(files["data"], strict)
     names = names_for(files, data)
     structure = lay_out(files["cfg"], line)
     classes = next((head.options.classes for head in reversed(structure.heads)), len(names))
@@ -90,7 +90,7 @@ def calc_anchors(line: Line, words: list[str]) -> int:
             "usage: darknetpy detector calc_anchors [data] -num_of_clusters 9 -width 416 -height 416",
             remedy="set width and height",
         )
-    data = read_data(files["data"], bool(line.get("strict")))
+    data = open_data(files["data"], bool(line.get("strict")))
 
     from darknetpy.evaluation.anchors import calculate, write
 

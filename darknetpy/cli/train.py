@@ -6,7 +6,7 @@ import sys
 
 from darknetpy.cli.common import lay_out, show_table
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.config.datafile import read_data
+from darknetpy.data.sets import open_data
 from darknetpy.errors import UsageError
 from darknetpy.layers.trainable import check_trainable
 
@@ -19,7 +19,7 @@ def train(line: Line, words: list[str]) -> int:
     if "data" not in files or "cfg" not in files:
         raise UsageError("usage: darknetpy detector train [data] [cfg] [weights (optional)]")
     strict = bool(line.get("strict"))
-    data = read_data(files["data"], strict)
+    data = open_data(files["data"], strict)
     structure = lay_out(files["cfg"], line, training=True)
 
     check_trainable(structure)
@@ -46,7 +46,11 @@ def train(line: Line, words: list[str]) -> int:
         device=device,
         seed=line.get("seed", 0),
         workers=line.get("workers"),
-        cache=True if line.get("cache") == "ram" else None,
+        cache=line.get("cache"),
+        cache_dir=line.get("cache_dir"),
+        prefetch=line.get("prefetch"),
+        close_mosaic=line.get("close_mosaic"),
+        show_imgs=bool(line.get("show_imgs")),
         batch=line.get("batch", 0),
         save_every=line.get("save_every"),
         patience=line.get("patience"),

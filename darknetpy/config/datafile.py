@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from darknetpy.assets import locate
 from darknetpy.config.numbers import atoi
@@ -75,6 +76,19 @@ class DataConfig:
         return None if value is None else resolve(value, self.folder, self.strict)
 
     @property
+    def annotations(self) -> Any:
+        """Boxes that do not lie in label files (`data.sets.Annotations`), None for a `.data` file."""
+        return None
+
+    def listed(self, path: str) -> list[str]:
+        """Image paths of a list that one of the keys names; see `read_list`."""
+        return read_list(path, self.folder)
+
+    def class_names(self) -> list[str]:
+        """Names of the classes; see `read_names`."""
+        return read_names(self.names)
+
+    @property
     def train(self) -> str:
         return self.file("train", "data/train.txt") or ""
 
@@ -140,7 +154,12 @@ def read_list(path: str | os.PathLike, folder: str = "") -> list[str]:
     if not entries:
         raise DataError("lists no image", file=name)
     beside = Path(os.path.dirname(name))
-    bases = _bases(entries, [str(beside), folder, *map(str, beside.absolute().parents)])
+    return found_in(entries, [str(beside), folder, *map(str, beside.absolute().parents)])
+
+
+def found_in(entries: list[str], folders: list[str]) -> list[str]:
+    """Paths as they are where they exist so, else inside the first of `folders` that has them, else unchanged."""
+    bases = _bases(entries, folders)
     return [os.path.join(bases[os.path.dirname(entry)], entry) for entry in entries]
 
 
@@ -167,7 +186,7 @@ def label_path(image: str, strict: bool = False, existing: bool = True) -> str:
 
     Known folder pairs are exchanged (first occurrence each), blanks at the ends go, the suffix becomes `.txt`.
     Unless `strict`, any other suffix does too, and a file that doesn't exist there is looked for beside the image and
-    in `labels` for the last folder `images`; `existing=False` only computes the name.
+    in `labels` for one of its folders `images`, the last one first; `existing=False` only computes the name.
     """
     path = image
     for old, new in _FOLDERS:
@@ -188,10 +207,10 @@ def label_path(image: str, strict: bool = False, existing: bool = True) -> str:
 
 
 def _elsewhere(image: str) -> list[str]:
-    """Beside the image, and in the `labels` folder that goes with the last `images` folder of its path."""
+    """Beside the image, and in the `labels` folders that go with the `images` folders of its path, from the last on."""
     beside = f"{os.path.splitext(image)[0]}.txt"
-    before, images, after = re.match(r"(.*(?:^|[/\\]))(images)([/\\].*)|", beside, re.DOTALL).groups()
-    return [beside, f"{before}labels{after}"] if images else [beside]
+    folders = list(re.finditer(r"(?<![^/\\])images(?=[/\\])", beside))
+    return [beside, *(f"{beside[: at.start()]}labels{beside[at.end() :]}" for at in reversed(folders))]
 
 
 def _lines(name: str) -> list[str]:

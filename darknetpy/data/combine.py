@@ -57,7 +57,7 @@ def _mosaic(
         d = slot.draws
         crop = crop_of(slot.image.shape[1], slot.image.shape[0], w, h, options, d, number)
         rows, smallest = fill_truth(slot.labels, crop, d, w, h, options.classes, options.max_boxes)
-        tile = Tile.of(number, w, h, cut, padding_of(crop, d.flip, w, h, *cut))
+        tile = Tile.of(number, w, h, cut, padding_of(crop, d.flip, w, h, *cut, options.letter_box))
         canvas[tile.place] = augment(slot.image, crop, w, h, d, rows, smallest, tile.window)
         truth = np.concatenate([truth, tile.truth(rows, options.max_boxes - len(truth), options.mosaic_bound)])
     return canvas, truth

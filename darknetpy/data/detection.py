@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
 
+from darknetpy.data.cache import Cache
 from darknetpy.data.combine import Slot, combine
 from darknetpy.data.draws import MIXUP, MOSAIC, Augmentation
-from darknetpy.data.pictures import Pictures, room_for_cache
+from darknetpy.data.pictures import Pictures
 from darknetpy.data.sampling import PASSES, Request, Sampler
+from darknetpy.data.sets import Annotations
 from darknetpy.data.truth import TRUTH_SIZE
 from darknetpy.errors import DataError
 
@@ -42,18 +44,19 @@ class DetectionData:
     Args:
         paths: image files; options: ranges of the draws; channels: of the network.
         seed: all draws follow from it; strict: Darknet's way of reading labels.
-        cache: keep decoded pictures in memory while there is room.
+        cache: keeps decoded pictures; annotations: labels that do not lie in files.
+        closes: iteration from which on neither mosaic nor mixup is made, None: never.
     """
 
     def __init__(
         self, paths: Sequence[str], options: Augmentation, channels: int = 3, seed: int = 0, strict: bool = False,
-        cache: bool = False,
+        cache: Cache | None = None, annotations: Annotations | None = None, closes: int | None = None,
     ):  # fmt: skip
-        if options.mode == MOSAIC and options.letter_box:
+        if strict and options.mode == MOSAIC and options.letter_box:
             raise DataError("mosaic=1 and letter_box=1 do not go together", remedy="remove one of them from [net]")
         self.options = options
-        self.pictures = Pictures(paths, channels, strict, room_for_cache() if cache else 0)
-        self.sampler = Sampler(len(paths), options, seed)
+        self.pictures = Pictures(paths, channels, strict, cache, annotations)
+        self.sampler = Sampler(len(paths), options, seed, closes)
 
     @property
     def paths(self) -> list[str]:
@@ -69,9 +72,12 @@ class DetectionData:
         kind = np.float32 if self.sampler.mode(request) == MIXUP else np.uint8
         return (request.count, self.pictures.channels, request.height, request.width), kind
 
-    def batch(self, request: Request) -> Batch:
-        """The mini-batch of a request. Raises DataError if hardly any picture can be read."""
-        images = np.empty(*self.shape(request))
+    def batch(self, request: Request, empty: Callable[..., np.ndarray] = np.empty) -> Batch:
+        """The mini-batch of a request, in an array that `empty(shape, type)` makes.
+
+        Raises DataError if no picture can be read.
+        """
+        images = empty(*self.shape(request))
         rows = self.rows(request, 0, images)
         return Batch(images, stack_truth(rows.truth), request, rows.paths)
 

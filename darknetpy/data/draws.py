@@ -48,6 +48,8 @@ class Augmentation:
     def of(cls, net: NetOptions, head: Layer) -> Augmentation:
         """What a cfg asks for."""
         o = head.options
+        if net.mixup == MIXUP and net.mixup_mode != MIXUP:
+            warn("mixup=1 has no effect beside mosaic=1 or cutmix=1, as in Darknet")
         return cls(
             o.jitter, o.resize, bool(net.flip), net.hue, net.saturation or 1.0, net.exposure or 1.0, net.blur,
             net.gaussian_noise, bool(net.letter_box), detector_mode(net.mixup_mode), bool(net.mosaic_bound), o.max,

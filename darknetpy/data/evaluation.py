@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from darknetpy.data.notes import BAD_IMAGES, append_line, say
 from darknetpy.errors import DataError, ImageError
 from darknetpy.images import load_image
 from darknetpy.runtime import cpu_count
+
+if TYPE_CHECKING:
+    from darknetpy.data.sets import Annotations
 
 BLACK = 10
 """Side of the black picture that stands in for an unreadable one."""
@@ -41,6 +46,7 @@ class EvaluationImages:
         paths: image files; prepare: (C, H, W) to the network's input.
         difficult: parallel list of images whose label files hold the difficult truths.
         labels: read label files at all. threads: that read ahead (0: none, None: as many as there are processors).
+        annotations: labels that do not lie in files.
     """
 
     def __init__(
@@ -52,11 +58,12 @@ class EvaluationImages:
         labels: bool = True,
         strict: bool = False,
         threads: int | None = None,
+        annotations: Annotations | None = None,
     ):
         if difficult is not None and len(difficult) < len(paths):
             raise DataError(f"difficult= lists {len(difficult)} images, valid= {len(paths)}")
         self.paths, self.prepare, self.channels = list(paths), prepare, channels
-        self.difficult, self.with_labels, self.strict = difficult, labels, strict
+        self.difficult, self.with_labels, self.strict, self.annotations = difficult, labels, strict, annotations
         self.threads = min(MOST_THREADS, cpu_count()) if threads is None else threads
 
     def __len__(self) -> int:
@@ -64,11 +71,10 @@ class EvaluationImages:
 
     def picked(self, indices: Sequence[int]) -> EvaluationImages:
         """The same reading of a part of the list."""
-        difficult = None if self.difficult is None else [self.difficult[i] for i in indices]
-        paths = [self.paths[i] for i in indices]
-        return EvaluationImages(
-            paths, self.prepare, self.channels, difficult, self.with_labels, self.strict, self.threads
-        )
+        part = copy.copy(self)
+        part.paths = [self.paths[i] for i in indices]
+        part.difficult = None if self.difficult is None else [self.difficult[i] for i in indices]
+        return part
 
     def sample(self, index: int) -> Sample:
         """Read one picture; an unreadable one becomes black, and its truths are missed."""
@@ -79,14 +85,15 @@ class EvaluationImages:
             say(str(error))
             append_line(BAD_IMAGES, path)
             picture = np.zeros((self.channels, BLACK, BLACK), np.float32)
-        labels = labels_of(path, self.strict) if self.with_labels else None
+        labels = labels_of(path, self.strict, self.annotations) if self.with_labels else None
         return Sample(
             index, path, self.prepare(picture), (picture.shape[2], picture.shape[1]), labels, self._difficult(index)
         )
 
     def _difficult(self, index: int) -> Labels | None:
         if self.difficult is None:
-            return None
+            known = self.annotations is not None and bool(self.annotations.difficult)
+            return self.annotations.difficult_labels(self.paths[index]) if known else None
         try:
             return read_labels(label_path(self.difficult[index], self.strict), self.strict)
         except (OSError, DataError):

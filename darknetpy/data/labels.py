@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from darknetpy.config.datafile import label_path
 from darknetpy.config.numbers import atoi
-from darknetpy.data.notes import BAD_IMAGES, append_line, say
+from darknetpy.data.notes import BAD_IMAGES, BAD_LABELS, append_line, say
 from darknetpy.errors import DataError
+
+if TYPE_CHECKING:
+    from darknetpy.data.sets import Annotations
 
 MAX_BYTES = 16 << 20
 """A label file longer than this (some 400 000 boxes) is something else."""
@@ -43,18 +47,50 @@ def empty_labels(path: str = "") -> Labels:
     return Labels(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, np.float32), path)
 
 
-def labels_of(image: str, strict: bool = False, remember: bool = True) -> Labels:
-    """The labels of a picture; a missing file, or one that is none, is said, noted in `bad.list`, and has no boxes."""
-    path = label_path(image, strict)
+def labels_of(image: str, strict: bool = False, annotations: Annotations | None = None) -> Labels:
+    """The labels of a picture, from `annotations` if it is there, else from its label file.
+
+    A missing file, or one that is none, is said, noted in `bad.list`, and has no boxes. A side longer than the picture
+    is said and noted in `bad_label.list` (Darknet: only in `calc_anchors`), and kept: the box is clipped in training.
+    """
+    if annotations is not None and image in annotations:
+        return annotations.labels(image)
+    path = _place(image, strict)
     try:
-        return read_labels(path, strict)
+        labels = read_labels(path, strict)
+        if not strict:
+            _report_long(labels)
+        return labels
     except OSError:
         say(f"Can't open label file. (This can be normal only if you use MSCOCO): {path} ")
     except DataError as error:
         say(str(error))
-    if remember:
-        append_line(BAD_IMAGES, path)
+    append_line(BAD_IMAGES, path)
     return empty_labels(path)
+
+
+def _place(image: str, strict: bool) -> str:
+    """Where a picture's label file lies; that this isn't where Darknet looks is said once a run."""
+    darknets = label_path(image, strict, existing=False)
+    path = darknets if strict or os.path.exists(darknets) else label_path(image)
+    if path != darknets:
+        say(
+            f"labels are read from places like {path}, because {darknets}, where Darknet looks, doesn't exist",
+            once="label files elsewhere",
+        )
+    return path
+
+
+def _report_long(labels: Labels) -> None:
+    for axis, side in ((2, "w"), (3, "h")):
+        for value in labels.boxes[labels.boxes[:, axis] > 1, axis].tolist():
+            wrong_annotation(labels.path, f"{side} = {value:f}")
+
+
+def wrong_annotation(path: str, text: str, listed: str | None = None) -> None:
+    """Darknet's sentence for the user and its line for the list, which differ in one case."""
+    say(f" Wrong annotation: {text}, file: {path} ")
+    append_line(BAD_LABELS, f"{path} Wrong annotation: {listed or text}")
 
 
 def read_labels(path: str, strict: bool = False) -> Labels:
@@ -80,7 +116,7 @@ def read_labels(path: str, strict: bool = False) -> Labels:
     numbers = np.array(records, np.float64)
     with np.errstate(over="ignore"):
         boxes = numbers[:, 1:].astype(np.float32)
-    return Labels(boxes, numbers[:, 0].astype(np.int64), _track_ids(path, len(records)), path)
+    return Labels(boxes, numbers[:, 0].astype(np.int64), track_ids(path, len(records)), path)
 
 
 def _decoded(data: bytes, path: str) -> bytes:
@@ -136,7 +172,7 @@ def _record(parts: list[bytes]) -> Record | None:
     return int(label), *box
 
 
-def _track_ids(path: str, count: int) -> np.ndarray:
+def track_ids(path: str, count: int) -> np.ndarray:
     """Ids that hardly any two files share: from djb2 of the path in 64 bits."""
     value = 5381
     for byte in os.fsencode(path):

@@ -11,9 +11,11 @@ import sys
 import threading
 import warnings
 from collections import deque
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 
@@ -26,6 +28,8 @@ AHEAD = 2
 """Turns made in advance."""
 TASKS = 3
 """A turn is divided into at least so many tasks for each worker, so that all end at about the same time."""
+POLL = 2.0
+"""Seconds of waiting after which it is looked whether all processes live."""
 MOST_SHARED = 2 << 30
 """Bytes of buffers at most; what finds no room in them is sent through pipes."""
 
@@ -46,32 +50,41 @@ class Loader:
 
     Args:
         data: the data set; workers: processes (0: in this one); ahead: turns made in advance.
+        empty: makes the arrays of pictures that are given out (`numpy.empty`, or one that pins memory).
+        watch: is shown the batches of each turn.
     """
 
-    def __init__(self, data: DetectionData, workers: int = 0, ahead: int = AHEAD):
-        self.data, self.workers, self.ahead = data, max(0, workers), ahead
+    def __init__(
+        self, data: DetectionData, workers: int = 0, ahead: int = AHEAD, empty: Callable[..., np.ndarray] = np.empty,
+        watch: Callable[[list[Batch]], None] | None = None,
+    ):  # fmt: skip
+        self.data, self.workers, self.ahead = data, max(0, workers), max(0, ahead)
+        self.empty, self.watch = empty, watch
         self._pool: ProcessPoolExecutor | None = None
         self._buffers: Buffers | None = None
         self._turns: deque[list[_Job]] = deque()
-        self._room = data.pictures.room
         self._lock = threading.RLock()
 
     def turn(self, requests: list[Request], following: list[list[Request]] = ()) -> list[Batch]:
         """Batches of this turn; `following` are the requests of the next turns, which are started meanwhile.
 
         What was prepared for other requests than these (sizes have changed) is thrown away.
-        Raises DataError if hardly any picture can be read.
+        Raises DataError if no picture can be read.
         """
-        while self.workers:
+        batches = self._turn(requests, list(following)[: self.ahead])
+        if self.watch is not None:
+            self.watch(batches)
+        return batches
+
+    def _turn(self, requests: list[Request], following: list[list[Request]]) -> list[Batch]:
+        while self.workers and (self._pool is not None or self._start(requests, len(following) + 1)):
             try:
-                return self._prefetched(requests, list(following)[: self.ahead])
+                return self._prefetched(requests, following)
             except BrokenProcessPool:
                 self._recover()
-        return [self.data.batch(request) for request in requests]
+        return [self.data.batch(request, self.empty) for request in requests]
 
     def _prefetched(self, requests: list[Request], following: list[list[Request]]) -> list[Batch]:
-        if self._pool is None and not self._start(requests, len(following) + 1):
-            return [self.data.batch(request) for request in requests]
         wanted = [requests, *following]
         while self._turns and [job.request for job in self._turns[0]] != requests:
             self._drop(self._turns.popleft())
@@ -84,6 +97,9 @@ class Loader:
         jobs = self._turns.popleft()
         try:
             return [self._result(job) for job in jobs]
+        except BrokenProcessPool:
+            self._turns.appendleft(jobs)
+            raise
         except BaseException:
             self._drop(jobs)
             raise
@@ -108,20 +124,29 @@ class Loader:
         return jobs
 
     def _result(self, job: _Job) -> Batch:
-        parts = [future.result() for future in job.futures]
+        parts = [self._waited(future) for future in job.futures]
         for part in parts:
             notes.tell(part.told)
         error = next((part.error for part in parts if part.error), None)
         if error:
             raise error
         if job.buffer is None:
-            images = np.concatenate([part.images for part in parts])
+            images = np.concatenate([part.images for part in parts], out=self.empty(*self.data.shape(job.request)))
         else:
-            images = self._buffers.array(job.buffer, *self.data.shape(job.request)).copy()
+            images = self.empty(*self.data.shape(job.request))
+            images[:] = self._buffers.array(job.buffer, *self.data.shape(job.request))
             self._buffers.give_back(job.buffer)
             job.buffer = None
         truth = [row for part in parts for row in part.rows.truth]
         return Batch(images, stack_truth(truth), job.request, [path for part in parts for path in part.rows.paths])
+
+    def _waited(self, future: Future) -> worker.Made:
+        """The result of a task. A process that is killed while it sends one would be waited for without end: so if one
+        is dead and nothing comes for a while, the pool counts as broken."""
+        while not wait([future], POLL).done:
+            if not all(process.is_alive() for process in self._processes()) and not wait([future], POLL).done:
+                raise BrokenProcessPool
+        return future.result()
 
     def _drop(self, jobs: list[_Job]) -> None:
         """Forget batches; a buffer is free again when nobody writes into it any more."""
@@ -149,7 +174,7 @@ class Loader:
         context = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
         try:
             self._buffers = self._shared(requests, turns) if context.get_start_method() == "fork" else None
-            self._pool = ProcessPoolExecutor(self.workers, context, worker.start, (self._for_worker(), self._buffers))
+            self._pool = ProcessPoolExecutor(self.workers, context, worker.start, (self.data, self._buffers))
             with warnings.catch_warnings():
                 # The children use numpy and OpenCV in one thread and never touch torch: what threads the parent has
                 # is of no concern to them.
@@ -168,17 +193,21 @@ class Loader:
         count = min(len(requests) * (turns + 1), MOST_SHARED // max(1, size))
         return Buffers(count, size) if count and size else None
 
-    def _for_worker(self) -> DetectionData:
-        """The data set, with a share of the room for decoded pictures."""
-        self.data.pictures.room = self._room // self.workers
-        return self.data
-
     def _recover(self) -> None:
         """A process died, mostly killed for want of memory: go on with half as many."""
+        for process in self._processes():
+            process.kill()
+        writer = getattr(getattr(self._pool, "_result_queue", None), "_writer", None)
+        if writer is not None:
+            writer.close()  # so that whoever waits for the rest of a message sees its end
+        wait([future for turn in self._turns for job in turn for future in job.futures], POLL)
         self.close()
         self.workers //= 2
         rest = f"going on with {self.workers}" if self.workers else "pictures are loaded in between"
         warn(f"a loader process died, probably for want of memory: {rest}")
+
+    def _processes(self) -> list[BaseProcess]:
+        return list((getattr(self._pool, "_processes", None) or {}).values())
 
     def discard(self) -> None:
         """Forget what was prepared, because sizes change."""

@@ -13,7 +13,7 @@ F = np.float32
 
 @dataclass(frozen=True)
 class Padding:
-    """How much of a tile's picture is padding, network pixels (Darknet's estimate: by the source, not the crop)."""
+    """How much of a tile's picture is padding, network pixels (Darknet's estimate is by the source, not the crop)."""
 
     left: int
     right: int
@@ -21,17 +21,21 @@ class Padding:
     bottom: int
 
 
-def padding_of(crop: Crop, flip: bool, w: int, h: int, cut_x: int, cut_y: int) -> Padding:
-    """In whole numbers, bounded by the tile that the cut leaves."""
-    left, right = (crop.right, crop.left) if flip else (crop.left, crop.right)
+def padding_of(crop: Crop, flip: bool, w: int, h: int, cut_x: int, cut_y: int, exact: bool = False) -> Padding:
+    """In whole numbers, bounded by the tile that the cut leaves. `exact` counts by the crop, as the picture does."""
+    left, right, top, bottom, ow, oh = crop.left, crop.right, crop.top, crop.bottom, crop.ow, crop.oh
+    if exact:
+        right, bottom = ow - left - crop.width, oh - top - crop.height
+        ow, oh = crop.width, crop.height
+    if flip:
+        left, right = right, left
 
     def part(margin: int, net: int, source: int, most: int) -> int:
         return min(most, max(0, int(-margin * net / source)))
 
     return Padding(
-        part(left, w, crop.ow, cut_x), part(right, w, crop.ow, w - cut_x),
-        part(crop.top, h, crop.oh, cut_y), part(crop.bottom, h, crop.oh, h - cut_y),
-    )  # fmt: skip
+        part(left, w, ow, cut_x), part(right, w, ow, w - cut_x), part(top, h, oh, cut_y), part(bottom, h, oh, h - cut_y)
+    )
 
 
 @dataclass(frozen=True)

@@ -55,18 +55,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Sampler:
-    """The draws for a list of so many pictures."""
+    """The draws for a list of so many pictures. From iteration `closes` on each picture is by itself."""
 
     pictures: int
     options: Augmentation
     seed: int = 0
+    closes: int | None = None
 
     def _rng(self, stream: Stream, request: Request, number: int) -> np.random.Generator:
         return np.random.default_rng([abs(self.seed), request.iteration, number, stream])
 
     def mode(self, request: Request) -> int:
         """NONE, MIXUP or MOSAIC for the whole mini-batch (with `track` for the whole sequence)."""
-        if self.options.mode == NONE:
+        if self.options.mode == NONE or (self.closes is not None and request.iteration >= self.closes):
             return NONE
         number = request.chunk // request.span
         return self.options.mode if self._rng(Stream.COIN, request, number).integers(2) else NONE

@@ -6,13 +6,14 @@ import numpy as np
 
 from darknetpy.data.draws import Draws
 from darknetpy.data.geometry import Crop
-from darknetpy.data.labels import Labels
-from darknetpy.data.notes import BAD_LABELS, append_line, say
+from darknetpy.data.labels import Labels, wrong_annotation
+from darknetpy.data.notes import tally
 
 SENTINEL = 999999.0
 FAR = np.float32(1e9)
 """Corners beyond this many pictures are as good as there; it keeps the arithmetic finite."""
 TRUTH_SIZE = 6
+SURPLUS = "label files have more boxes than max={} of the last head: each time so many are chosen at random; raise max="
 F = np.float32
 
 
@@ -22,6 +23,8 @@ def fill_truth(labels: Labels, crop: Crop, d: Draws, w: int, h: int, classes: in
     Boxes are shuffled, moved and clipped; the first `most` of them are looked at. A box smaller than a network pixel
     vanishes silently, a wrong annotation is said and noted in `bad_label.list`.
     """
+    if len(labels) > most:
+        tally(SURPLUS.format(most), labels.path)
     order = _shuffled(len(labels), d.shuffle)
     boxes = correct_boxes(labels.boxes[order], crop, d.flip)[:most]
     ids, tracks = labels.classes[order][:most], labels.tracks[order][:most]
@@ -67,15 +70,9 @@ def _checked(boxes: np.ndarray, ids: np.ndarray, w: int, h: int, classes: int, p
     nowhere = (x == SENTINEL) | (y == SENTINEL)
     outside = (x <= 0) | (x > 1) | (y <= 0) | (y > 1)
     for label in dict.fromkeys(ids[wrong_class].tolist()):
-        _tell(path, f"class_id = {label}. But class_id should be [from 0 to {classes - 1}]")
+        wrong_annotation(path, f"class_id = {label}. But class_id should be [from 0 to {classes - 1}]")
     if (~wrong_class & ~tiny & nowhere).any():
-        _tell(path, "x = 0, y = 0, < 0 or > 1", "x = 0 or y = 0")
+        wrong_annotation(path, "x = 0, y = 0, < 0 or > 1", "x = 0 or y = 0")
     for i in np.flatnonzero(~wrong_class & ~tiny & ~nowhere & outside):
-        _tell(path, f"x = {x[i]:f}, y = {y[i]:f}")
+        wrong_annotation(path, f"x = {x[i]:f}, y = {y[i]:f}")
     return ~(wrong_class | tiny | nowhere | outside)
-
-
-def _tell(path: str, text: str, listed: str | None = None) -> None:
-    """Darknet's sentence for the user and its line for the list, which differ in one case."""
-    say(f" Wrong annotation: {text}, file: {path} ")
-    append_line(BAD_LABELS, f"{path} Wrong annotation: {listed or text}")

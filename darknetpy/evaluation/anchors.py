@@ -11,9 +11,10 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from darknetpy.config.datafile import DataConfig, read_list
+from darknetpy.config.datafile import DataConfig
 from darknetpy.data.labels import Labels, labels_of
 from darknetpy.data.notes import BAD_LABELS, append_line, say
+from darknetpy.data.sets import Annotations
 from darknetpy.errors import DataError
 from darknetpy.files import atomic_write
 from darknetpy.images.draw import class_color, save_image
@@ -72,8 +73,8 @@ def calculate(data: DataConfig, count: int, width: int, height: int, seed: int =
 
     The same seed gives the same anchors. Raises DataError if there are fewer boxes than anchors, or no train list.
     """
-    paths = read_list(data.file("train", "data/train.list") or "", data.folder)
-    classes, boxes = read_boxes(paths, data.strict)
+    paths = data.listed(data.file("train", "data/train.list") or "")
+    classes, boxes = read_boxes(paths, data.strict, data.annotations)
     if len(boxes) < max(1, count) or count < 1:
         raise DataError(
             f"{len(boxes)} boxes in the labels of {len(paths)} images give no {count} anchors",
@@ -86,15 +87,22 @@ def calculate(data: DataConfig, count: int, width: int, height: int, seed: int =
     return Anchors(cluster(sizes, count, seed), sizes, counters, len(paths), width, height)
 
 
-def read_boxes(paths: Sequence[str], strict: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Classes (N,) and boxes (N, 4) of all images' labels; odd values are said, noted in `bad_label.list` and kept."""
+def read_boxes(
+    paths: Sequence[str], strict: bool = False, annotations: Annotations | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Classes (N,) and boxes (N, 4) of all images' labels; odd values are said and noted in `bad_label.list`.
+
+    They are kept, except for boxes without width or height: no anchor can be near those. Strict keeps them too.
+    """
     labels = []
     for path in tqdm(paths, unit="img", disable=not sys.stderr.isatty(), leave=False):
-        labels.append(labels_of(path, strict))
+        labels.append(labels_of(path, strict, annotations))
         _report_odd(labels[-1])
     if not labels:
         return np.zeros(0, np.int64), np.zeros((0, 4), np.float32)
-    return np.concatenate([part.classes for part in labels]), np.concatenate([part.boxes for part in labels])
+    classes, boxes = (np.concatenate([getattr(part, name) for part in labels]) for name in ("classes", "boxes"))
+    kept = np.ones(len(boxes), bool) if strict else (boxes[:, 2:] > 0).all(1)
+    return classes[kept], boxes[kept]
 
 
 def _report_odd(labels: Labels) -> None:

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from darknetpy.config.datafile import DataConfig, read_data, read_list, read_names
+from darknetpy.config.datafile import DataConfig, read_list
 from darknetpy.data.evaluation import EvaluationImages, Sample
+from darknetpy.data.notes import say
+from darknetpy.data.sets import open_data
 from darknetpy.detections import Detections
-from darknetpy.errors import DataError, warn
+from darknetpy.errors import DataError
 from darknetpy.evaluation.average_precision import EvaluationResult, score
 from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
@@ -65,7 +67,8 @@ def evaluate(
     """Mean average precision of a network on the `valid=` list of a `.data` file (what `detector map` calls).
 
     Args:
-        data: `.data` file; cfg: network file, or a Detector that exists already; weights: `.weights` or `.pt`.
+        data: `.data` file, or what else `data.sets.open_data` reads.
+        cfg: network file, or a Detector that exists already; weights: `.weights` or `.pt`.
         iou_thresh: overlap that counts as found; thresh: confidence for the TP/FP counts.
         points: recall points of AP: 0 (area under the curve), 11 or 101.
         batch: pictures at once (0: chosen); the result does not depend on it.
@@ -73,11 +76,11 @@ def evaluate(
 
     Raises DataError where names and classes differ, MissingFileError for a missing list.
     """
-    config = data if isinstance(data, DataConfig) else read_data(data, strict)
+    config = data if isinstance(data, DataConfig) else open_data(data, strict)
     if isinstance(cfg, Detector):
         detector = cfg
     else:
-        detector = Detector(cfg, weights, read_names(config.names), device=device, strict=strict, overrides=overrides)
+        detector = Detector(cfg, weights, config.class_names(), device=device, strict=strict, overrides=overrides)
     check_names(config, detector)
     images = evaluation_images(config, detector)
     return run_evaluation(detector, images, iou_thresh, thresh, points, batch, progress)
@@ -85,7 +88,7 @@ def evaluate(
 
 def check_names(config: DataConfig, detector: Detector) -> None:
     """Raise DataError unless there is one name for each class."""
-    names = read_names(config.names)
+    names = config.class_names()
     if len(names) != detector.classes:
         raise DataError(
             f"{len(names)} names, but classes={detector.classes} in {detector.network.structure.cfg.path}",
@@ -99,7 +102,7 @@ def evaluation_images(
 ) -> EvaluationImages:
     """The pictures of `valid=`, with their truths and those of `difficult=`."""
     valid = config.valid(config.file("train", default) if config.has("train") else default)
-    paths = read_list(valid, config.folder)
+    paths = config.listed(valid)
     difficult = config.file("difficult")
     return EvaluationImages(
         paths,
@@ -108,6 +111,7 @@ def evaluation_images(
         read_list(difficult, config.folder) if difficult else None,
         labels,
         detector.network.strict,
+        annotations=config.annotations,
     )
 
 
@@ -150,7 +154,7 @@ def collect(
         )
         if wrong:
             where = truth.path or sample.path
-            warn(f"{where}: {wrong} labels have a class outside 0..{matches.classes - 1} and are left out")
+            say(f"{where}: {wrong} labels have a class outside 0..{matches.classes - 1} and are left out")
 
     for_each(detector, images, match, THRESH, NMS, HIER, batch, progress)
     return matches

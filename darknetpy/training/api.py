@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from darknetpy.config.datafile import DataConfig, read_data, read_list, read_names
+from darknetpy.config.datafile import DataConfig
+from darknetpy.data.cache import make_cache
 from darknetpy.data.detection import DetectionData
 from darknetpy.data.draws import Augmentation
-from darknetpy.data.loader import Loader
-from darknetpy.errors import DarknetpyError, DataError, WeightsError, warn
+from darknetpy.data.loader import AHEAD, Loader
+from darknetpy.data.notes import summary
+from darknetpy.data.pictures import require_one
+from darknetpy.data.preview import Preview
+from darknetpy.data.sets import open_data
+from darknetpy.errors import DarknetpyError, DataError, MissingFileError, WeightsError, warn
 from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
-from darknetpy.runtime import default_workers, seed_all, set_parity
+from darknetpy.runtime import default_workers, host_arrays, seed_all, set_parity
 from darknetpy.training.checkpoint import Checkpoints, read_state
 from darknetpy.training.events import Events, Sink, default_sinks
 from darknetpy.training.learner import Learner
@@ -38,7 +43,11 @@ def train(
     device: str = "cpu",
     seed: int = 0,
     workers: int | None = None,
-    cache: bool | None = None,
+    cache: str | bool | None = None,
+    cache_dir: str | None = None,
+    prefetch: int = AHEAD,
+    close_mosaic: int = 0,
+    show_imgs: bool = False,
     batch: int = 0,
     save_every: int | None = None,
     patience: int | None = None,
@@ -53,27 +62,32 @@ def train(
     """Train a detector (what `detector train` calls).
 
     Args:
-        data: `.data` file; cfg: network file; weights: `.weights`, `.conv.N` or `.pt` to begin with, None: random.
+        data: `.data` file, or what else `data.sets.open_data` reads.
+        cfg: network file; weights: `.weights`, `.conv.N` or `.pt` to begin with, None: random.
             `X_last.weights` of an earlier run goes on with the `X_last.state.pt` beside it: momentum, running
             statistics, random numbers, best mAP and all, as if the run had never ended.
         evaluate: measure mAP on `valid=` during the run; map_every: iterations between evaluations.
         clear: begin counting at iteration 0, without a state. device: torch device.
         seed: of weights, order and augmentation; a run that goes on keeps its own.
-        workers: loader processes (0: none, None: chosen). cache: keep decoded pictures in memory (None: if small).
+        workers: loader processes (0: none, None: chosen). prefetch: iterations made ready ahead.
+        cache: keep decoded pictures, "ram" or "disk" ("" or False: not, None: in memory if the list is short);
+        cache_dir: folder for "disk". close_mosaic: iterations at the end without mosaic and mixup.
+        show_imgs: write the first augmented pictures to the folder `augmented`.
         save_every: iterations between numbered checkpoints. sinks: receivers of events.
         patience: evaluations without a better mAP after which to stop; hours: to stop after; stop_map: mAP to stop at.
         rehearse: try everything once before the first turn. overrides: `section[#n].key=value` words.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
     """
-    config = data if isinstance(data, DataConfig) else read_data(data, strict)
+    config = data if isinstance(data, DataConfig) else open_data(data, strict)
     structure = cfg if isinstance(cfg, Structure) else read_structure(cfg, strict, overrides)
     check_trainable(structure)
-    names = read_names(config.names) if config.has("names") or evaluate else []
+    names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
     checkpoints = Checkpoints(config.backup, structure.cfg.path)
-    paths = read_list(config.train, config.folder)
+    paths = config.listed(config.train)
+    require_one(paths, config.train)
     with RunLock(checkpoints.folder, checkpoints.base):
         checkpoints.remove_leftovers()
         state = read_state(weights) if weights and not clear else None
@@ -96,14 +110,20 @@ def train(
             return TrainResult(done, -1.0)
         if not weights and os.path.exists(checkpoints.path("last")):
             warn(f"{checkpoints.path('last')} of an earlier run will be overwritten; to go on with it, name it")
-        small = len(paths) <= 2000 if cache is None else cache
         options = Augmentation.of(structure.net, structure.heads[-1])
-        images = DetectionData(paths, options, structure.net.channels, seed, strict, small)
+        closes = structure.net.max_batches - close_mosaic if close_mosaic > 0 else None
+        channels = structure.net.channels
+        kept = make_cache(cache, paths, channels, cache_dir)
+        images = DetectionData(paths, options, channels, seed, strict, kept, config.annotations, closes)
+        watch = Preview(options.classes, names) if show_imgs else None
         count = default_workers(device) if workers is None else workers
         measurement = Measurement(learner.network, config, names, thresh, iou_thresh, batch) if evaluate else None
         events = Events(default_sinks() if sinks is None else sinks)
-        with Loader(images, count) as loader:
-            return _trainer(learner, loader, measurement, checkpoints, events, settings, state).run()
+        with Loader(images, count, prefetch, host_arrays(device), watch) as loader:
+            result = _trainer(learner, loader, measurement, checkpoints, events, settings, state).run()
+    for sentence in summary():
+        warn(sentence)
+    return result
 
 
 def _network(structure: Structure, weights: str | os.PathLike | None, clear: bool, device: str) -> Network:
@@ -138,8 +158,10 @@ def _check_evaluation(config: DataConfig, structure: Structure, names: list[str]
     valid = config.valid(None)
     if valid is None:
         raise DataError("has no valid= list for -map", file=config.path, remedy="add valid=, or leave -map out")
-    if not os.path.exists(valid):
+    try:
+        paths = config.listed(valid)
+    except MissingFileError:
         raise DataError(
             f"There is no {valid} file for mAP calculation", file=config.path, remedy="set valid=, or leave -map out"
-        )
-    read_list(valid, config.folder)
+        ) from None
+    require_one(paths, valid)
