@@ -61,6 +61,7 @@ class Detector:
         else:
             self.network = Network(cfg, weights, device, strict, overrides=overrides)
         self.network.train(False)
+        self.strict = strict or self.network.strict
         self.heads = [layer for layer in self.network.structure.heads if hasattr(layer, "decode")]
         if not self.heads:
             raise ConfigError("has no detection layer", file=self.network.structure.cfg.path)
@@ -84,6 +85,7 @@ class Detector:
             image: a path; or uint8 (H, W, 3) as `cv2.imread` gives it (BGR); or float (C, H, W), RGB, 0..1.
             thresh: objectness and class confidence must both exceed this.
             nms: overlap above which the weaker box goes; 0 keeps all.
+            hier: how likely a class of a class tree (yolo9000) must be to be preferred to its parent; strict: 0.5.
 
         Raises ImageError for a file that cannot be read.
         """
@@ -131,6 +133,7 @@ class Detector:
         batch = batch.to(self.network.device, non_blocking=True)
         passed = self.network.predict(batch)
         net_size = (batch.shape[3], batch.shape[2])
+        hier = HIER if self.strict else hier
         found = detections_of(self.heads, passed.outputs, net_size, sizes, thresh, hier, relative, self.letter_box)
         kind, beta = self.nms_kind
         result = []

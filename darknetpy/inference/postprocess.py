@@ -26,10 +26,14 @@ def detections_of(
         heads: detection layers; outputs: outputs of all layers, indexed by layer.
         net_size: (width, height) that the network ran at; sizes: those of the original pictures.
         thresh: objectness and class confidence must both exceed this.
+        hier: how likely a class of a head with a class tree must be; other heads have no use for it.
         relative: boxes relative to the picture, else in its pixels.
         letter_box: the pictures were letterboxed into the network's size.
     """
-    per_head = [head.decode(outputs[head.index], thresh, *net_size) for head in heads]
+    per_head = [
+        head.decode(outputs[head.index], thresh, *net_size, **({"hier": hier} if getattr(head, "tree", None) else {}))
+        for head in heads
+    ]
     return [
         Detections.cat(
             [

@@ -117,30 +117,38 @@ class Region(Layer):
             -1,
         )
 
-    def decode(self, output, thresh: float, net_w: int, net_h: int) -> list[Detections]:
-        """Every cell and anchor of each picture, in Darknet's order; objectness reads 1, as Darknet leaves it."""
+    def decode(self, output, thresh: float, net_w: int, net_h: int, hier: float = TREE_CONFIDENCE) -> list[Detections]:
+        """Every cell and anchor of each picture, in Darknet's order; objectness reads 1, as Darknet leaves it.
+
+        `hier`: how likely a class of the tree must be to be shown; Darknet's own command always has 0.5.
+        """
         y = self.cells(output)
         boxes = self.decode_maps(output)
         confidence = y[..., self.coords]
         if self.options.classfix == -1:
             confidence = torch.where(confidence < 0.5, 0.0, confidence)
         classes = y[..., self.coords + 1 :]
-        probs = (
-            self._tree_probs(classes, confidence, thresh) if self.tree is not None else classes * confidence[..., None]
-        )
-        if self.tree is None:
+        if self.tree is not None:
+            probs = self._tree_probs(classes, confidence, thresh, hier)
+        else:
+            probs = classes * confidence[..., None]
             probs = torch.where(probs > thresh, probs, 0.0)
         b = y.shape[0]
         boxes, probs = boxes.view(b, -1, 4), probs.reshape(b, boxes[0].numel() // 4, -1)
         return [Detections(boxes[i], torch.ones_like(boxes[i, :, 0]), probs[i]) for i in range(b)]
 
-    def _tree_probs(self, classes, confidence, thresh):
-        """The last class of the tree that is likelier than .5 keeps its probability; with `map`, mapped classes do."""
+    def _tree_probs(self, classes, confidence, thresh, hier):
+        """The deepest class of the tree that is likelier than `hier`; with `map`, the mapped classes.
+
+        At .5 and above there is one such class in each generation. Below, the likeliest of each is followed.
+        """
         chained = self.tree.probabilities(classes)
         if self.class_map is not None:
             probs = chained[..., self.class_map[:MAPPED_CLASSES]] * confidence[..., None]
             return torch.where(probs > thresh, probs, 0.0)
-        likely = chained > TREE_CONFIDENCE
+        likely = chained > hier
+        if hier < TREE_CONFIDENCE:
+            likely &= self.tree.preferred(classes)
         order = torch.arange(self.classes, device=classes.device)
         last = torch.where(likely, order, -1).amax(-1, keepdim=True)
         shown = (order == last) & (confidence > thresh)[..., None]

@@ -65,6 +65,21 @@ class Tree:
         powers = torch.exp(x - high.gather(-1, group))
         return powers / zeros.scatter_add(-1, group, powers).gather(-1, group)
 
+    def preferred(self, x):
+        """Whether each class, and every ancestor of it, is the likeliest of its group (the first of equals)."""
+        paths, group = self.tables(x.device)
+        group = group.expand(x.shape)
+        high = x.new_zeros(*x.shape[:-1], len(self.sizes)).scatter_reduce(-1, group, x, "amax", include_self=False)
+        order = torch.arange(self.size, device=x.device).expand(x.shape)
+        candidates = torch.where(x == high.gather(-1, group), order, self.size)
+        first = torch.full_like(high, self.size, dtype=torch.long).scatter_reduce(-1, group, candidates, "amin")
+        best = order == first.gather(-1, group)
+        best = torch.nn.functional.pad(best, (0, 1), value=True)  # paths are padded with one class more
+        result = best[..., :-1]
+        for ancestors in paths[:, 1:].unbind(1):
+            result = result & best[..., ancestors]
+        return result
+
     def probabilities(self, x):
         """Conditional probabilities multiplied down the tree (Darknet: `hierarchy_predictions`)."""
         result = list(x.unbind(-1))

@@ -112,6 +112,7 @@ def _boxes(network, outputs, golden, worst: Worst) -> None:
             bool(entry["relative"]), bool(entry["letter"]),
         )[0]  # fmt: skip
         name = f"boxes {entry['nms']} {entry['im_w']}x{entry['im_h']}"
+        worst.see(f"{name} count", abs(len(found) - entry["nboxes"]), 0.0)
         found = _suppressed(found, entry, as_layer)
         found = found.select((found.probs > 0).any(1))
         _compare_boxes(found, entry, name, worst)
@@ -139,7 +140,12 @@ def _compare_boxes(found, entry, name: str, worst: Worst) -> None:
         return
     boxes = np.array([b["box"] for b in stored])
     scale = 1.0 if entry["relative"] else max(entry["im_w"], entry["im_h"])
-    worst.see(name, np.abs(found.boxes.numpy() - boxes).max() / scale, BOX * max(1.0, np.abs(boxes).max() / scale))
+    worst.see(name, (np.abs(found.boxes.numpy() - boxes) / np.maximum(scale, np.abs(boxes))).max(), BOX)
+    for key, mine in (("objectness", found.objectness), ("uc", found.uncertainty)):
+        if key in stored[0]:
+            wanted = np.array([b[key] for b in stored])
+            off = np.abs(mine.numpy() - wanted).max() if mine is not None else np.inf
+            worst.see(f"{name} {key}", off, PROBABILITY)
     probs = np.zeros(tuple(found.probs.shape))
     for row, box in zip(probs, stored, strict=True):
         for class_id, value in box["probs"]:
