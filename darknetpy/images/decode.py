@@ -7,6 +7,7 @@ dropped, 16 bits become 8, a grey picture fills three channels when the network 
 from __future__ import annotations
 
 import os
+import re
 import struct
 
 import cv2
@@ -16,6 +17,9 @@ from darknetpy.errors import ImageError
 
 MAX_PIXELS = 1 << 28
 """Larger pictures than this (268 megapixels) are refused before they are decoded."""
+MAX_BYTES = 1 << 29
+"""Nothing longer than this is read: it is no picture."""
+_PNG, _PNG_END = b"\x89PNG\r\n\x1a\n", b"IEND\xaeB`\x82"
 
 
 def read_image(path: str | os.PathLike, channels: int = 3, opencv_grey: bool = False) -> np.ndarray:
@@ -28,9 +32,11 @@ def read_image(path: str | os.PathLike, channels: int = 3, opencv_grey: bool = F
     name = os.fspath(path)
     try:
         with open(name, "rb") as stream:
-            data = stream.read()
-    except OSError as error:
-        raise ImageError(f"Cannot load image {name}: {error.strerror}") from error
+            data = stream.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise ImageError(f"Cannot load image {name}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > MAX_BYTES:
+        raise ImageError(f"Cannot load image {name}: the file is larger than {MAX_BYTES} bytes")
     return decode_image(data, channels, name, opencv_grey)
 
 
@@ -80,20 +86,20 @@ def _cut_off(data: bytes) -> bool:
     """A JPEG without its end marker or a PNG without its last chunk: decoders would fill the rest with grey."""
     if data[:2] == b"\xff\xd8":
         return b"\xff\xd9" not in data[-4096:] and b"\xff\xd9" not in data[len(data) // 2 :]
-    return data[:8] == b"\x89PNG\r\n\x1a\n" and b"IEND" not in data[-64:]
+    return data[:8] == _PNG and not data.endswith(_PNG_END) and _PNG_END not in data
 
 
 def declared_size(data: bytes) -> tuple[int, int] | None:
-    """(width, height) that the header of a PNG, JPEG, BMP or GIF claims; None for other formats."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
-        return struct.unpack(">II", data[16:24])
-    if data[:2] == b"BM" and len(data) >= 26:
-        w, h = struct.unpack("<ii", data[18:26])
-        return abs(w), abs(h)
-    if data[:3] == b"GIF" and len(data) >= 10:
-        return struct.unpack("<HH", data[6:10])
-    if data[:2] == b"\xff\xd8":
-        return _jpeg_size(data)
+    """(width, height) that a picture's header claims; None for a format that OpenCV itself must judge.
+
+    PNG, JPEG, BMP, GIF, WebP, TIFF and the PNM family are known.
+    """
+    try:
+        for start, read in _HEADERS.items():
+            if data.startswith(start):
+                return read(data)
+    except (struct.error, IndexError):  # cut off inside its header
+        return None
     return None
 
 
@@ -109,3 +115,53 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             2 if marker in (0xFF, 0x01) or 0xD0 <= marker <= 0xD9 else 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
         )
     return None
+
+
+def _bmp_size(data: bytes) -> tuple[int, int]:
+    if struct.unpack_from("<I", data, 14)[0] == 12:  # OS/2
+        return struct.unpack_from("<HH", data, 18)
+    w, h = struct.unpack_from("<ii", data, 18)
+    return abs(w), abs(h)
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    kind = data[12:16]
+    if data[8:12] != b"WEBP":
+        return None
+    if kind == b"VP8 ":
+        w, h = struct.unpack_from("<HH", data, 26)
+        return w & 0x3FFF, h & 0x3FFF
+    if kind == b"VP8L":
+        bits = struct.unpack_from("<I", data, 21)[0]
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    return tuple(int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+
+
+def _tiff_size(data: bytes) -> tuple[int, int] | None:
+    """Tags 256 and 257 of the first directory."""
+    order = "<" if data[:2] == b"II" else ">"
+    at = struct.unpack_from(f"{order}I", data, 4)[0]
+    found = {}
+    for entry in range(struct.unpack_from(f"{order}H", data, at)[0]):
+        tag, kind = struct.unpack_from(f"{order}HH", data, at + 2 + 12 * entry)
+        if tag in (256, 257):
+            found[tag] = struct.unpack_from(f"{order}{'H' if kind == 3 else 'I'}", data, at + 10 + 12 * entry)[0]
+    return (found[256], found[257]) if len(found) == 2 else None
+
+
+def _pnm_size(data: bytes) -> tuple[int, int] | None:
+    match = re.match(rb"P[1-7fF](?:\s+|#[^\n]*\n|WIDTH)*(\d+)(?:\s+|#[^\n]*\n|HEIGHT)*(\d+)\s", data[:4096])
+    return (int(match[1]), int(match[2])) if match else None
+
+
+_HEADERS = {
+    _PNG: lambda data: struct.unpack_from(">II", data, 16),
+    b"\xff\xd8": _jpeg_size,
+    b"BM": _bmp_size,
+    b"GIF": lambda data: struct.unpack_from("<HH", data, 6),
+    b"RIFF": _webp_size,
+    b"II*\0": _tiff_size,
+    b"MM\0*": _tiff_size,
+    b"P": _pnm_size,
+}
+"""How the size stands in a format, by the first bytes of the file."""

@@ -45,15 +45,14 @@ def draw_detections(picture: np.ndarray, found: Detections) -> np.ndarray:
     image = np.ascontiguousarray(image[:, :, :3])
     height, width = image.shape[:2]
     line_width = max(1, int(height * 0.002))
-    scale = np.array([width, height, width, height]) if found.relative else np.ones(4)
+    places = _pixels(found, width, height)
     best, ids = found.best()
     for i in best.argsort(stable=True).tolist():
         if best[i] <= 0:
             continue
-        x, y, w, h = np.asarray(found.boxes[i].tolist()) * scale
-        if any(v != v for v in (x, y, w, h)):  # an untrained network may say anything
+        box = _corners(*places[i], width, height)
+        if box is None:
             continue
-        box = _corners(x, y, w, h, width, height)
         color = class_color(int(ids[i]), found.probs.shape[1])
         for k in range(line_width):
             cv2.rectangle(image, (box[0] + k, box[1] + k), (box[2] - k, box[3] - k), color, 1)
@@ -61,7 +60,16 @@ def draw_detections(picture: np.ndarray, found: Detections) -> np.ndarray:
     return image
 
 
-def _corners(x: float, y: float, w: float, h: float, width: int, height: int) -> tuple[int, int, int, int]:
+def _pixels(found: Detections, width: int, height: int) -> list[list[float]]:
+    """Boxes in pixels of the picture that is drawn on."""
+    scale = found.boxes.new_tensor([width, height, width, height]) if found.relative else 1
+    return (found.boxes * scale).tolist()
+
+
+def _corners(x: float, y: float, w: float, h: float, width: int, height: int) -> tuple[int, int, int, int] | None:
+    """Left, top, right, bottom inside the picture; None for no number: an untrained network may say anything."""
+    if any(v != v for v in (x - w / 2, x + w / 2, y - h / 2, y + h / 2)):
+        return None
     left, right = (int(min(max(v, 0), width - 1)) for v in (x - w / 2, x + w / 2))
     top, bottom = (int(min(max(v, 0), height - 1)) for v in (y - h / 2, y + h / 2))
     return left, top, right, bottom
@@ -103,11 +111,12 @@ def draw_frame(frame: np.ndarray, found: Detections) -> np.ndarray:
     """
     height, width = frame.shape[:2]
     line_width, scale = max(1, int(height * 0.002)), height / 1000
-    for i, (x, y, w, h) in enumerate(found.to_pixels().boxes.tolist()):
+    for i, place in enumerate(_pixels(found, width, height)):
         classes = [k for k in found.probs[i].nonzero().flatten().tolist() if not found.hidden(k)]
-        if not classes or any(v != v for v in (x, y, w, h)):
+        box = _corners(*place, width, height)
+        if not classes or box is None:
             continue
-        left, top, right, bottom = _corners(x, y, w, h, width, height)
+        left, top, right, bottom = box
         first = f"{found.name(classes[0])} ({float(found.probs[i, classes[0]]) * 100:.0f}%)"
         text = ", ".join([first, *(found.name(k) for k in classes[1:])])
         color = class_color(classes[0], found.probs.shape[1])[::-1]
@@ -121,9 +130,12 @@ def draw_frame(frame: np.ndarray, found: Detections) -> np.ndarray:
 def encode_image(image: np.ndarray, suffix: str = ".jpg", quality: int = 80) -> bytes:
     """uint8 (H, W, 3) RGB to the bytes of a picture file."""
     options = [cv2.IMWRITE_JPEG_QUALITY, quality] if suffix.lower() in (".jpg", ".jpeg") else []
-    done, data = cv2.imencode(suffix, np.ascontiguousarray(image[:, :, ::-1]), options)
+    try:
+        done, data = cv2.imencode(suffix, np.ascontiguousarray(image[:, :, ::-1]), options)
+    except cv2.error:
+        done = False
     if not done:
-        raise ImageError(f"the picture cannot be encoded as {suffix}")
+        raise ImageError(f"a picture cannot be written as {suffix}", remedy="use .jpg or .png")
     return data.tobytes()
 
 
