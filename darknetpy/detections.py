@@ -50,6 +50,7 @@ class Detections:
     uncertainty: Tensor | None = None
 
     def __len__(self) -> int:
+        """All boxes; iteration leaves out those whose classes are all under the threshold, suppressed or hidden."""
         return len(self.boxes)
 
     def __iter__(self) -> Iterator[Detection]:

@@ -82,12 +82,13 @@ class Detector:
         """Detections in one picture, boxes relative to it.
 
         Args:
-            image: a path; or uint8 (H, W, 3) as `cv2.imread` gives it (BGR); or float (C, H, W), RGB, 0..1.
+            image: a path; or uint8 (H, W, 3) as `cv2.imread` gives it (BGR), also with alpha or grey (H, W);
+                or float (C, H, W), RGB, 0..1.
             thresh: objectness and class confidence must both exceed this.
             nms: overlap above which the weaker box goes; 0 keeps all.
             hier: how likely a class of a class tree (yolo9000) must be to be preferred to its parent; strict: 0.5.
 
-        Raises ImageError for a file that cannot be read.
+        Raises ImageError for a file that cannot be read, or an array that is no picture.
         """
         return self.detect([image], thresh, nms, hier)[0]
 
@@ -95,6 +96,8 @@ class Detector:
         self, images: Sequence[Image], thresh: float = THRESH, nms: float = NMS, hier: float = HIER
     ) -> list[Detections]:
         """Detections in several pictures, as one batch."""
+        if not images:
+            return []
         pictures = [self._picture(image) for image in images]
         sizes = [(picture.shape[2], picture.shape[1]) for picture in pictures]
         batch = torch.from_numpy(np.stack([self.prepare(picture) for picture in pictures]))
@@ -153,21 +156,27 @@ class Detector:
         if isinstance(image, str | os.PathLike):
             return load_image(locate(image), channels)
         if isinstance(image, Tensor):
-            image = image.detach().cpu().numpy()
+            image = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
+        if not isinstance(image, np.ndarray):
+            raise ImageError(f"an image must be a path, an array or a tensor, not {type(image).__name__}")
         if image.dtype == np.uint8:
             return _from_opencv(image, channels)
-        if image.ndim != 3 or image.shape[0] != channels:
-            raise ImageError(f"an image array must be ({channels}, H, W) floats or (H, W, 3) bytes, not {image.shape}")
+        if image.ndim != 3 or image.shape[0] != channels or not image.size or image.dtype.kind != "f":
+            raise ImageError(
+                f"an image must be ({channels}, H, W) floats or (H, W, 3) bytes, not {image.shape} of {image.dtype}"
+            )
         return np.ascontiguousarray(image, np.float32)
 
 
 def _from_opencv(image: np.ndarray, channels: int) -> np.ndarray:
     if image.ndim == 2:
         image = image[:, :, None]
-    if image.ndim != 3 or not image.size:
-        raise ImageError(f"an image array must be (H, W, channels) bytes, not {image.shape}")
+    if image.ndim != 3 or not image.size or image.shape[2] not in {1, 3, 4, channels}:
+        raise ImageError(f"an image must be (H, W), (H, W, 3) or (H, W, 4) bytes, not {image.shape}")
     if channels == 1 and image.shape[2] >= 3:
         image = (image[:, :, :3].astype(np.float32) @ np.float32([0.114, 0.587, 0.299]))[:, :, None]
     elif channels == 3:
         image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, 2::-1]
+    if image.shape[2] != channels:
+        raise ImageError(f"an image must be (H, W, {channels}) bytes, not {image.shape}")
     return np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)
