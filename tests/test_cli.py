@@ -277,10 +277,13 @@ def test_help_is_fast_and_loads_no_torch(place) -> None:
         "sys.exit(status or any(name in sys.modules for name in ('torch', 'torch._C', 'cv2')))"
     )
     for words in (["--help"], ["help", "detector", "train"], ["version"], []):
-        began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert time.perf_counter() - began < 0.5
+        seconds = []
+        while not seconds or (min(seconds) >= 0.5 and len(seconds) < 5):  # others may be using the machine
+            began = time.perf_counter()
+            done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+            seconds.append(time.perf_counter() - began)
+            assert done.returncode == 0, done.stderr
+        assert min(seconds) < 0.5
     done = subprocess.run([sys.executable, "-m", "darknetpy", "version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, f"darknetpy {__version__}\n")
 
