@@ -30,28 +30,6 @@ def test_sizes_and_batches_of_given_scales_are_darknets():
             )
 
 
-def test_sizes_of_the_draws_of_the_training_loop_are_darknets():
-    for case in json.loads(golden("augment", "resize_dims", "cases.json").read_text()):
-        sizes = Sizes(case["init_w"], case["init_h"], case["random"], case["resize_step"])
-        largest = (case["max_dim_w"], case["max_dim_h"])
-        assert sizes.largest == largest
-        for draw in case["draws"]:
-            size = largest if draw.get("forced_max") else sizes.at(draw["random_val"])
-            assert size == (draw["dim_w"], draw["dim_h"]), (case["random"], draw)
-            assert dynamic_batch(case["init_batch"], largest, size) == max(draw["dynamic_minibatch_batch"], LEAST)
-
-
-def test_sizes_of_whole_runs_are_darknets():
-    for run in json.loads(golden("augment", "resize_dims", "train_loop.json").read_text()):
-        sizes = Sizes(run["width"], run["height"], run["random"], run["resize_step"])
-        for turn in run["turns"]:
-            forced = sizes.forced(turn["iteration"], run["max_batches"], turn["avg_loss"] < 0)
-            size = sizes.largest if forced else sizes.at(turn["random_val"])
-            assert size == (turn["dim_w"], turn["dim_h"]), turn
-            if run["dynamic_minibatch"]:
-                assert dynamic_batch(run["batch"] // run["subdivisions"], sizes.largest, size) == turn["dim_b"]
-
-
 @pytest.mark.parametrize("side", RANGES)
 def test_random_1_reaches_darknets_range(side):
     sizes = Sizes(side, side, 1)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.golden import detect, evaluation, forward, pictures, training
+from tools.golden import augment, detect, evaluation, forward, pictures, training
 from tools.golden.common import FAIL, NOT_CHECKED, OK, UNSUPPORTED, Outcome, Places
 
 SKIPPED = frozenset({"cpu", "gpu_nocudnn", "images"})
@@ -62,7 +62,8 @@ def kind_of(folder: Path) -> str | None:
         ("resize", lambda: training.is_resize(folder)),
         ("step", lambda: training.is_step(folder)),
         ("loss", lambda: training.is_loss(folder)),
-        ("augment", lambda: has("cases.json") or has("table.json")),
+        ("augment classifier", lambda: augment.kind_of(folder) == "classifier"),
+        ("augment", lambda: augment.kind_of(folder) is not None),
     ]
     return next((name for name, holds in rules if holds()), None)
 
@@ -79,6 +80,7 @@ CHECKS = {
     "loss": training.check_loss,
     "step": training.check_step,
     "resize": training.check_resize,
+    "augment": augment.check,
 }
 """Kinds that are checked here; the others are named in the table as not checked."""
 
