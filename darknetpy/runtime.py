@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from darknetpy.errors import UsageError, warn
+from darknetpy.errors import UsageError
 from darknetpy.lazy import torch
 
 
@@ -24,27 +24,6 @@ def choose_device(index: int | None = None, no_gpu: bool = False) -> str:
     if number >= count:
         raise UsageError(f"-i {number}: there are {count} CUDA devices", remedy=f"use 0 to {count - 1}")
     return f"cuda:{number}"
-
-
-def parse_gpus(text: str | None) -> list[int]:
-    """`0,1,2` to numbers. Raises UsageError for anything else."""
-    if not text:
-        return []
-    try:
-        return [int(part) for part in str(text).split(",") if part.strip()]
-    except ValueError:
-        raise UsageError(
-            "-gpus takes numbers separated by commas", value=text, remedy="for example -gpus 0,1"
-        ) from None
-
-
-def training_device(gpus: Sequence[int], index: int | None, no_gpu: bool) -> str:
-    """The device of a single replica; says so where more were asked for."""
-    if len(gpus) > 1:
-        warn(f"-gpus {','.join(map(str, gpus))}: training on several devices is not here yet, the first one is used")
-    if gpus and not no_gpu and not torch.cuda.is_available():
-        warn("CUDA is not available: training on the CPU")
-    return choose_device(gpus[0] if gpus else index, no_gpu)
 
 
 def set_parity() -> None:

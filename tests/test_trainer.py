@@ -486,14 +486,14 @@ def test_similar_filters_are_parted(place):
         weights.copy_(torch.eye(8).view(8, 8, 1, 1).expand(8, 8, 3, 3))
         weights[2] = weights[5] * 3 + weights[2] * 0.1
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    similar.replace_similar_filters(network)
+    similar.replace_similar_filters(network, 3)
     changed = [name for name, value in network.state_dict().items() if not torch.equal(before[name], value)]
     assert changed == ["slots.2.weights"], "the first layer and those next to the head are left alone"
     rows = [i for i in range(8) if not torch.equal(before["slots.2.weights"][i], weights[i])]
     assert rows == [2]
     assert weights[2].abs().max() <= (2 / 72) ** 0.5
     again = weights.clone()
-    similar.replace_similar_filters(network)
+    similar.replace_similar_filters(network, 3)
     assert torch.equal(again, weights), "nothing is alike any more"
 
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.golden import augment, detect, evaluation, forward, pictures, training
+from tools.golden import augment, detect, evaluation, forward, multigpu, pictures, training
 from tools.golden.common import FAIL, NOT_CHECKED, OK, UNSUPPORTED, Outcome, Places
 
 SKIPPED = frozenset({"cpu", "gpu_nocudnn", "images"})
@@ -58,7 +58,7 @@ def kind_of(folder: Path) -> str | None:
         ("map", lambda: evaluation.is_case(folder)),
         ("classify", lambda: has("golden.npz") and any(folder.glob("predict_*.stdout.txt"))),
         ("curve", lambda: has("runs.json", "start.weights")),
-        ("multigpu", lambda: has("log.json", "final.weights")),
+        ("multigpu", lambda: multigpu.is_case(folder)),
         ("resize", lambda: training.is_resize(folder)),
         ("step", lambda: training.is_step(folder)),
         ("loss", lambda: training.is_loss(folder)),
@@ -79,6 +79,7 @@ CHECKS = {
     "sizes": lambda path, places: training.check_sizes(path),
     "loss": training.check_loss,
     "step": training.check_step,
+    "multigpu": multigpu.check,
     "resize": training.check_resize,
     "augment": augment.check,
 }

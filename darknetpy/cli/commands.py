@@ -30,7 +30,8 @@ _DETECT = ("thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_sh
 _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
-    "cache_dir", "prefetch", "close_mosaic", "show_imgs",
+    "cache_dir", "prefetch", "close_mosaic", "show_imgs", "ddp", "burn_in_single",
+    "max_restarts", "until",
 )  # fmt: skip
 _DEMO = (
     "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import traceback
 
 from darknetpy import __version__
@@ -12,7 +13,8 @@ from darknetpy.cli.commands import COMMANDS, Command, family, find, usage, witho
 from darknetpy.cli.parse import Line, parse
 from darknetpy.errors import DarknetpyError, UsageError, warn
 
-INTERRUPTED = 130
+INTERRUPTED, STICKY = 130, 75
+"""Exit statuses: ended by Ctrl-C; a device that has to be started anew, which a launcher does."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,8 +39,18 @@ def main(arguments: list[str] | None = None) -> int:
         if trace:
             traceback.print_exc()
         sys.stdout.flush()
+        _wait_for_the_main_replica()
         print(f"darknetpy: {error}" if not str(error).startswith("Couldn't open") else error, file=sys.stderr)
         return 1
+    except (RuntimeError, MemoryError) as error:
+        from darknetpy.runtime import trouble_of
+
+        trouble = trouble_of(error)
+        if trouble is None or trace:
+            raise
+        first = str(error).strip().splitlines()[0][:160]
+        print(f"darknetpy: {trouble.sentence} ({first}); {trouble.remedy}", file=sys.stderr)
+        return STICKY if trouble.kind == "sticky" else 1
 
 
 def _run(line: Line) -> int:
@@ -51,6 +63,12 @@ def _run(line: Line) -> int:
     for name in without_effect(command, line.values):
         warn(f"-{name} is accepted for Darknet's sake and has no effect on {command.name}")
     return command.load()(line, line.words[len(command.name.split()) :]) or 0
+
+
+def _wait_for_the_main_replica() -> None:
+    """What all replicas would say, only the main one says: it ends the others meanwhile."""
+    if os.environ.get("RANK", "0") != "0":
+        time.sleep(1.0)
 
 
 def _help(line: Line) -> int:
@@ -98,7 +116,8 @@ def _nobody_reads() -> None:
 
 
 def _banner() -> None:
-    print(f"darknetpy {__version__}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0" and "DARKNETPY_PARENT" not in os.environ:  # the launcher has said it
+        print(f"darknetpy {__version__}", file=sys.stderr)
 
 
 class _StderrHandler(logging.StreamHandler):

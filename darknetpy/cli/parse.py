@@ -18,10 +18,14 @@ _CONTROL = str.maketrans("", "", "\t\n\r")
 
 @dataclass
 class Line:
-    """A parsed command line: words that are no flags, in order, and flag values by the flag's main name."""
+    """A parsed command line: words that are no flags, in order, and flag values by the flag's main name.
+
+    `arguments` are all words as they came.
+    """
 
     words: list[str] = field(default_factory=list)
     values: dict[str, object] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
 
     def get(self, name: str, default: object = None):
         """The value of a flag; a switch that was given is True."""
@@ -32,7 +36,7 @@ class Line:
 
 def parse(arguments: list[str]) -> Line:
     """Split arguments into words and flags. Raises UsageError for an unknown flag or a missing value."""
-    line, rest = Line(), [argument.translate(_CONTROL) for argument in arguments]
+    line, rest = Line(arguments=arguments), [argument.translate(_CONTROL) for argument in arguments]
     while rest:
         word = rest.pop(0)
         flag, inline = _flag_of(word)

@@ -6,18 +6,29 @@ import sys
 
 from darknetpy.cli.common import lay_out, show_table
 from darknetpy.cli.parse import Line, files_of
+from darknetpy.cli.replicas import be_silent, join, wants_several
+from darknetpy.config.numbers import atoi
 from darknetpy.data.sets import open_data
 from darknetpy.errors import UsageError
+from darknetpy.layers import Structure
 from darknetpy.layers.trainable import check_trainable
 
+LEAST_ALONE = 1000
+"""Iterations on one device that Darknet's authors advise before the others join in."""
 EXIT_STATUS = {"SIGINT": 130, "SIGTERM": 143}
 
 
 def train(line: Line, words: list[str]) -> int:
-    """Train on one device; the exit status tells a run that a signal ended from one that came to its end."""
+    """Train on one device or several; the exit status tells a run that a signal ended from one that came to its end."""
     files = files_of(words, ["data", "cfg", "weights"])
     if "data" not in files or "cfg" not in files:
         raise UsageError("usage: darknetpy detector train [data] [cfg] [weights (optional)]")
+    if wants_several(line):
+        from darknetpy.parallel import choose_devices
+
+        devices = choose_devices(line.get("gpus"), None, bool(line.get("nogpu")))
+        if len(devices) > 1:
+            return _launch(line, files, devices)
     strict = bool(line.get("strict"))
     data = open_data(files["data"], strict)
     structure = lay_out(files["cfg"], line, training=True)
@@ -26,12 +37,11 @@ def train(line: Line, words: list[str]) -> int:
 
     from darknetpy import training
     from darknetpy.reporting import default_sinks
-    from darknetpy.runtime import parse_gpus, training_device
 
+    replicas, device = join(line)
     show_table(structure, line)
-    device = training_device(parse_gpus(line.get("gpus")), line.get("i"), bool(line.get("nogpu")))
     weights = files.get("weights")
-    if weights:
+    if weights and replicas.main:
         print(f"Loading weights from {weights}...", file=sys.stderr)
     result = training.train(
         data,
@@ -44,6 +54,8 @@ def train(line: Line, words: list[str]) -> int:
         iou_thresh=line.get("iou_thresh"),
         clear=bool(line.get("clear")),
         device=device,
+        replicas=replicas,
+        until=line.get("until"),
         seed=line.get("seed", 0),
         workers=line.get("workers"),
         cache=line.get("cache"),
@@ -62,6 +74,25 @@ def train(line: Line, words: list[str]) -> int:
         sinks=default_sinks(),
     )
     return EXIT_STATUS.get(result.stopped, 0)
+
+
+def _launch(line: Line, files: dict[str, str], devices: list[str]) -> int:
+    """Check what can be checked, then start a replica for each device; the exit status of the run."""
+    from darknetpy.parallel.start import Start
+
+    be_silent()
+    data = open_data(files["data"], bool(line.get("strict")))
+    structure = lay_out(files["cfg"], line, training=True)
+    check_trainable(structure)
+    start = Start(line.arguments, files.get("weights"), data.backup, structure.cfg.path, devices)
+    return start.run(_single(line.get("burn_in_single"), structure), line.get("max_restarts"))
+
+
+def _single(text: str | None, structure: Structure) -> int:
+    """Iterations that one device trains alone before the others join in."""
+    if text is None:
+        return 0
+    return max(LEAST_ALONE, structure.net.burn_in) if text == "auto" else atoi(text)
 
 
 def _share(value: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 from darknetpy.config.datafile import DataConfig
 from darknetpy.data.cache import make_cache
@@ -18,6 +19,7 @@ from darknetpy.errors import DarknetpyError, DataError, MissingFileError, Weight
 from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
+from darknetpy.parallel import Single
 from darknetpy.runtime import default_workers, host_arrays, seed_all, set_parity
 from darknetpy.training.checkpoint import Checkpoints, read_state
 from darknetpy.training.events import Events, Sink, default_sinks
@@ -27,6 +29,9 @@ from darknetpy.training.measure import Measurement
 from darknetpy.training.plan import Stops
 from darknetpy.training.trainer import Settings, Trainer, TrainResult
 from darknetpy.weights import Header
+
+OTHER_DRAWS = 7919
+"""Between the seeds of replicas, for what layers draw."""
 
 
 def train(
@@ -41,6 +46,8 @@ def train(
     iou_thresh: float = 0.5,
     clear: bool = False,
     device: str = "cpu",
+    replicas: Single | None = None,
+    until: int | None = None,
     seed: int = 0,
     workers: int | None = None,
     cache: str | bool | None = None,
@@ -68,6 +75,7 @@ def train(
             statistics, random numbers, best mAP and all, as if the run had never ended.
         evaluate: measure mAP on `valid=` during the run; map_every: iterations between evaluations.
         clear: begin counting at iteration 0, without a state. device: torch device.
+        replicas: the others that train the same network, as `parallel.join` gives them; until: stop at an iteration.
         seed: of weights, order and augmentation; a run that goes on keeps its own.
         workers: loader processes (0: none, None: chosen). prefetch: iterations made ready ahead.
         cache: keep decoded pictures, "ram" or "disk" ("" or False: not, None: in memory if the list is short);
@@ -88,20 +96,24 @@ def train(
     checkpoints = Checkpoints(config.backup, structure.cfg.path)
     paths = config.listed(config.train)
     require_one(paths, config.train)
-    with RunLock(checkpoints.folder, checkpoints.base):
-        checkpoints.remove_leftovers()
+    replicas = replicas or Single()
+    with RunLock(checkpoints.folder, checkpoints.base) if replicas.main else nullcontext():
+        if replicas.main:
+            checkpoints.remove_leftovers()
         state = read_state(weights) if weights and not clear else None
         if state is not None:
             seed = state["run"]["seed"]
         settings = Settings(
             map_every, map_epochs, iou_thresh, seed,
             save_every or config.number("saveweights", 10_000 if structure.net.max_batches >= 10_000 else 1000),
-            config.number("savelast", 100), show_details, rehearse, Stops(hours, stop_map, patience),
+            config.number("savelast", 100), show_details, rehearse, Stops(hours, stop_map, patience, until),
         )  # fmt: skip
         set_parity()
         seed_all(seed)
-        learner = Learner(_network(structure, weights if state is None else None, clear, device), strict)
-        done = learner.iteration if state is None else state["learner"]["counters"][1]
+        network = _network(structure, weights if state is None else None, clear, device)
+        replicas.wrap(network)
+        learner = Learner(network, strict, replicas)
+        done = learner.iteration if state is None else state["replicas"][0]["counters"][1]
         if done >= structure.net.max_batches:
             warn(
                 f"{os.fspath(weights)} is at iteration {done}, max_batches={structure.net.max_batches}: "
@@ -115,10 +127,14 @@ def train(
         channels = structure.net.channels
         kept = make_cache(cache, paths, channels, cache_dir)
         images = DetectionData(paths, options, channels, seed, strict, kept, config.annotations, closes)
-        watch = Preview(options.classes, names) if show_imgs else None
-        count = default_workers(device) if workers is None else workers
-        measurement = Measurement(learner.network, config, names, thresh, iou_thresh, batch) if evaluate else None
-        events = Events(default_sinks() if sinks is None else sinks)
+        watch = Preview(options.classes, names) if show_imgs and replicas.main else None
+        count = default_workers(device, replicas.size) if workers is None else workers
+        measurement = None
+        if evaluate:
+            measurement = Measurement(network, config, names, thresh, iou_thresh, batch, replicas)
+        events = Events([] if not replicas.main else default_sinks() if sinks is None else sinks)
+        if not replicas.main:
+            seed_all(seed + replicas.rank * OTHER_DRAWS)
         with Loader(images, count, prefetch, host_arrays(device), watch) as loader:
             result = _trainer(learner, loader, measurement, checkpoints, events, settings, state).run()
     for sentence in summary():

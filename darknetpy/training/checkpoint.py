@@ -13,6 +13,7 @@ import torch
 from darknetpy.errors import WeightsError, warn
 from darknetpy.files import atomic_write, base_name, writable_folder
 from darknetpy.network import Network
+from darknetpy.parallel import Single
 from darknetpy.ptfile import load_plain
 from darknetpy.weights import Header
 
@@ -91,6 +92,21 @@ def read_state(weights: str | os.PathLike) -> dict[str, Any] | None:
     if not os.path.isfile(weights) or digest(weights) != content.get("weights"):
         warn(f"{name} was not written with {os.fspath(weights)}: the run goes on from the state, which is complete")
     return content
+
+
+def replica_state(states: list[dict[str, Any]], replicas: Single) -> dict[str, Any]:
+    """The state that a replica goes on from; where their number has changed, from the mean of the weights.
+
+    Momentum and random numbers are those of the replica with the same number, or of the one whose turn it is; the
+    statistics are the first one's, as in the files. Raises KeyError, IndexError or RuntimeError for what is no state.
+    """
+    if len(states) == replicas.size:
+        return states[replicas.rank]
+    own, first = states[replicas.rank % len(states)], states[0]
+    network = dict(first["network"])
+    for name in first["trained"]:
+        network[name] = torch.stack([state["network"][name] for state in states]).mean(0)
+    return {**own, "network": network, "counters": first["counters"], "factor": first["factor"]}
 
 
 def digest(path: str | os.PathLike) -> str:

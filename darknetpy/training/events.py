@@ -33,7 +33,8 @@ class Started:
 
 @dataclass(frozen=True)
 class TurnDone:
-    """One iteration is finished. `images` counts as Darknet prints it; `seconds` without loading."""
+    """One iteration is finished. `images` counts as Darknet prints it, `trained` those seen; `seconds` is without
+    loading."""
 
     iteration: int
     max_batches: int
@@ -51,6 +52,7 @@ class TurnDone:
     iou_thresh: float = 0.5
     details: tuple[str, ...] = ()
     losses: dict[str, float] = field(default_factory=dict)
+    trained: int = 0
 
 
 @dataclass(frozen=True)

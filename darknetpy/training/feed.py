@@ -36,8 +36,9 @@ class Feed:
     def batches(self) -> list[Batch]:
         """The mini-batches of this turn; those of the next ones are begun."""
         left = self.net.max_batches - self.learner.iteration
-        ahead = range(1, min(self.loader.ahead, left - 1) + 1)
-        return self.loader.turn(self._requests(0), [self._requests(turns) for turns in ahead])
+        turns = -(-left // self.learner.replicas.size)
+        ahead = range(1, min(self.loader.ahead, turns - 1) + 1)
+        return self.loader.turn(self._requests(0), [self._requests(later) for later in ahead])
 
     def rows_at(self, size: tuple[int, int]) -> int:
         """Rows of a mini-batch; with `dynamic_minibatch` more of them at a smaller size."""
@@ -61,9 +62,11 @@ class Feed:
 
     def _requests(self, ahead: int) -> list[Request]:
         """Requests of the turn after so many others, at the size that it will have."""
-        iteration, turn = self.learner.iteration + ahead, self.turns + ahead
+        iteration, turn = self.learner.iteration + ahead * self.learner.replicas.size, self.turns + ahead
         size, boundary = self.size, turn - turn % EVERY
         if ahead and self.sizes.random and boundary > self.turns - self.turns % EVERY:
-            size = self._size_at(boundary, iteration - turn % EVERY, False)
+            size = self._size_at(boundary, iteration - turn % EVERY * self.learner.replicas.size, False)
         rows, span = self.rows_at(size), self.learner.schedule.sequence(iteration)
-        return [Request(iteration, k, *size, rows, span) for k in range(self.learner.subdivisions)]
+        count, replicas = self.learner.subdivisions, self.learner.replicas
+        first = replicas.rank * count
+        return [Request(iteration, k, *size, rows, span) for k in range(first, first + count)]

@@ -33,7 +33,7 @@ class Transaction:
         else:
             torch._foreach_copy_(self._kept, self.buffers)
         self._memory = copy_tensors((learner.network.states, learner.head_states, learner.net_state))
-        self._counters = learner.seen, learner.iteration
+        self._counters = learner.seen, learner.iteration, learner.clock
         self._random = random_state(learner.network.device)
         self._held = {i: g.clone() for i, g in learner.optimizer.held_gradients().items()}
 
@@ -47,7 +47,7 @@ class Transaction:
             torch._foreach_copy_(self.buffers, self._kept)
         states, heads, net = copy_tensors(self._memory)
         learner.network.states, learner.head_states, learner.net_state = states, heads, net
-        learner.seen, learner.iteration = self._counters
+        learner.seen, learner.iteration, learner.clock = self._counters
         set_random_state(self._random, learner.network.device)
         learner.optimizer.zero_grad()
         learner.optimizer.hold_gradients({i: g.clone() for i, g in self._held.items()})
@@ -57,7 +57,7 @@ class Transaction:
 def health(learner: Learner, done: Sequence[MiniBatch]) -> Tensor:
     """Loss of a turn and a sum over all gradients, (2,) on the device: either is non-finite if anything is."""
     loss = mean_loss(done)
-    gradients = [slot.tensor.grad for slot in learner.optimizer.slots if slot.tensor.grad is not None]
+    gradients = learner.optimizer.gradients()
     norm = torch.stack(torch._foreach_norm(gradients)).sum() if gradients else torch.zeros_like(loss)
     return torch.stack([loss, norm.to(loss.dtype)])
 

@@ -16,6 +16,7 @@ from darknetpy.layers import ForwardContext
 from darknetpy.layers.trainable import BOX_HEADS
 from darknetpy.losses import HeadLoss, LossContext, head_loss, propagated
 from darknetpy.network import Network, Pass
+from darknetpy.parallel import Single
 from darknetpy.training.ema import MovingAverage
 from darknetpy.training.optimizer import Optimizer
 from darknetpy.training.schedule import Schedule
@@ -24,6 +25,8 @@ from darknetpy.training.tensors import copy_tensors, random_state, set_random_st
 
 TRUTH_SIZE = 6
 ADVERSARIAL_SHARE = 0.5
+AVERAGED_EVERY = 4
+"""Iterations between two averagings of strict replicas."""
 
 
 @dataclass
@@ -65,22 +68,23 @@ class Learner:
     Args:
         network: in training layout; `network.seen` sets the counters.
         strict: Darknet's quirks.
-        replicas: devices that train side by side; multiplies rate and iterations.
+        replicas: those that train side by side; their number multiplies rate and iterations.
 
     `splits` parts of each mini-batch are worked off one after the other where memory is short. `num_boxes` is Darknet's
     value of that name, which its training command sets on one copy of the network only, so that strict assisted
     excitation is without effect on further replicas, after a resize and in a bare turn.
     """
 
-    def __init__(self, network: Network, strict: bool = False, replicas: int = 1):
+    def __init__(self, network: Network, strict: bool = False, replicas: Single | None = None):
         self.network, self.net, self.strict = network, network.net, strict
-        self.schedule = Schedule(self.net, replicas)
+        self.replicas = replicas or Single()
+        self.schedule = Schedule(self.net, self.replicas.size)
         self.optimizer = Optimizer(network, strict)
         self.average = MovingAverage(network, self.optimizer, strict)
         self.subdivisions = max(1, self.net.subdivisions)
         self.images = self.net.images_per_update
         self.seen = network.seen
-        self.iteration = self.seen // self.images
+        self.iteration = self.clock = self.seen // self.images
         self.head_states: dict[int, dict] = {layer.index: {} for layer in network.structure.heads}
         self.net_state: dict = {}
         self.num_boxes = 0
@@ -131,30 +135,85 @@ class Learner:
         return MiniBatch(cost, heads, passed.outputs, len(x), context.probe or {})
 
     def update(self, images: int | None = None) -> float:
-        """One update of all weights from the gradients of so many images; returns the learning rate used."""
-        images = images or self.images
-        self.iteration += 1
-        n = self.seen // images if self.strict else self.iteration
+        """One update of all weights from the gradients of so many images; returns the learning rate used.
+
+        All replicas count alike, by as many iterations as there are replicas. Strict ones do not: but for the first
+        they count turns, and the schedule follows `seen`, which `synchronise` shifts.
+        """
+        images, size = images or self.images, self.replicas.size
+        clock = self.clock + 1 if self.strict else self.iteration + size
+        n = self.seen // images if self.strict else clock
         rate = self.schedule.rate(n)
-        self.optimizer.step(rate, n, self.iteration, images * self.schedule.sequence(self.iteration))
-        self.average.update(self.iteration)
-        if similar_filters_due(self.net, self.iteration):
-            replace_similar_filters(self.network)
-        if images != self.images:  # mini-batches of a random size count like those of the cfg
-            self.seen = self.iteration * self.images
+        self.replicas.before_update(self.optimizer.gradients())
+        self.optimizer.step(rate, n, clock, images * self.schedule.sequence(clock))
+        self.average.update(clock)
+        if similar_filters_due(self.net, clock):
+            replace_similar_filters(self.network, clock)
+        self._count(clock, images)
         return rate
 
     def skip(self) -> None:
         """Count a turn whose gradients are thrown away."""
-        self.iteration += 1
-        self.seen = self.iteration * self.images
         self.optimizer.zero_grad()
+        self.seen += self.images
+        self._count(self.clock + 1, self.images)
+
+    def _count(self, clock: int, images: int) -> None:
+        several = self.replicas.size > 1
+        self.iteration += self.replicas.size
+        self.clock = clock if self.strict and not self.replicas.main else self.iteration
+        if (several and not self.strict) or (self.replicas.main and (several or images != self.images)):
+            self.seen = self.iteration * self.images
+
+    # --- replicas ------------------------------------------------------------------------------------------------
+
+    def averaging_due(self, turns: int) -> bool:
+        """Whether the replicas' weights are averaged after so many turns of the run."""
+        if self.replicas.size == 1 or self.replicas.gradients:
+            return False
+        return self.iteration % AVERAGED_EVERY == 0 if self.strict else turns % self.replicas.turns == 0
+
+    def synchronise(self, shift: int = 0) -> None:
+        """Average the replicas' weights (Darknet: `sync_nets`); strict shifts `seen` by `shift` iterations of each."""
+        if self.replicas.size == 1 or self.replicas.gradients:
+            return
+        self.replicas.average(self._averaged())
+        if self.strict:
+            mains = self.replicas.total(self.seen if self.replicas.main else 0)[0]
+            self.seen = int(mains) + self.images * shift * (self.replicas.size - 1)
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """The network's tensors as they are measured and saved: averaged, with the first replica's statistics.
+
+        The training goes on with its own. Strict does not average for it.
+        """
+        state = self.network.state_dict()
+        if self.replicas.size == 1:
+            return state
+        state = {name: tensor.clone() for name, tensor in state.items()}
+        averaged = {id(t) for t in self._averaged()} if not (self.strict or self.replicas.gradients) else set()
+        live = self.network.state_dict(keep_vars=True)
+        self.replicas.average([state[name] for name, tensor in live.items() if id(tensor) in averaged])
+        self.replicas.from_main([state[name] for name, tensor in live.items() if id(tensor) not in averaged])
+        return state
+
+    def _averaged(self) -> list[Tensor]:
+        """All that is trained; strict only weights, biases and scales of [convolutional], and of [connected] without
+        the scales."""
+        if not self.strict:
+            return [slot.tensor for slot in self.optimizer.slots]
+        roles = {"convolutional": ("weight", "bias", "scale"), "connected": ("weight", "bias")}
+        return [
+            tensor
+            for layer, spec, tensor in self.network.named_tensors()
+            if spec.trained and spec.role in roles.get(layer.type, ())
+        ]
 
     # --- self-adversarial training -------------------------------------------------------------------------------
 
     def _adversarial_turn(self) -> bool:
         """Whether this mini-batch is changed against the network first: a fair coin after the burn-in."""
-        wanted = self.net.adversarial_lr and self.iteration > self.net.burn_in
+        wanted = self.net.adversarial_lr and self.clock > self.net.burn_in
         return bool(wanted) and bool(torch.rand(()) < ADVERSARIAL_SHARE)
 
     def _hide_objects(self, x: Tensor, truth: Tensor, subdivision: int) -> Tensor:
@@ -180,7 +239,7 @@ class Learner:
             if gradient is not None:
                 bias.grad = gradient if bias.grad is None else bias.grad + gradient
         with torch.no_grad():
-            step = self.net.adversarial_lr * self.iteration / max(1, self.net.max_batches)
+            step = self.net.adversarial_lr * self.clock / max(1, self.net.max_batches)
             changed = x if found[0] is None else (x - step * found[0]).clamp_(0, 1)
             if self.net.contrastive:
                 changed = torch.stack((changed[0::2], x[1::2]), 1).flatten(0, 1)
@@ -202,7 +261,7 @@ class Learner:
         return ForwardContext(
             training=True,
             truth=truth,
-            iteration=self.iteration,
+            iteration=self.clock,
             max_batches=self.net.max_batches,
             burn_in=self.net.burn_in,
             seen=self.seen,
@@ -216,7 +275,7 @@ class Learner:
             loss_context = LossContext(
                 net_w=context.net_w,
                 net_h=context.net_h,
-                iteration=self.iteration,
+                iteration=self.clock,
                 max_batches=self.net.max_batches,
                 seen=self.seen,
                 batch=rows,
@@ -255,6 +314,7 @@ class Learner:
         """All that a run goes on from, as plain containers of tensors and numbers."""
         return {
             "network": self.network.state_dict(),
+            "trained": [name for name, _ in self.network.named_parameters()],
             "optimizer": self.optimizer.state_dict(),
             "images": self.optimizer.images,
             "held": self.optimizer.held_gradients(),
@@ -263,7 +323,7 @@ class Learner:
             "heads": self.head_states,
             "net": self.net_state,
             "random": random_state(self.network.device),
-            "counters": [self.seen, self.iteration, self.num_boxes, self.splits],
+            "counters": [self.seen, self.iteration, self.clock, self.num_boxes, self.splits],
             "factor": self.schedule.factor,
         }
 
@@ -279,7 +339,7 @@ class Learner:
         self.network.states = copy_tensors(state["recurrent"], device)
         self.head_states, self.net_state = copy_tensors(state["heads"], device), copy_tensors(state["net"], device)
         set_random_state(state["random"], device)
-        self.seen, self.iteration, self.num_boxes, self.splits = state["counters"]
+        self.seen, self.iteration, self.clock, self.num_boxes, self.splits = state["counters"]
         self.schedule.factor = state["factor"]
 
 

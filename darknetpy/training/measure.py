@@ -9,12 +9,20 @@ from torch import Tensor
 from darknetpy.config.datafile import DataConfig
 from darknetpy.data.evaluation import EvaluationImages
 from darknetpy.errors import DarknetpyError
-from darknetpy.evaluation import EvaluationResult, evaluation_images, run_evaluation
+from darknetpy.evaluation import EvaluationResult, evaluation_images
+from darknetpy.evaluation.average_precision import score
+from darknetpy.evaluation.evaluator import collect
+from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
-from darknetpy.runtime import free_cached_memory, trouble_of
+from darknetpy.parallel import Single
+from darknetpy.runtime import free_cached_memory
 from darknetpy.training.tensors import untouched_random
+
+
+class EvaluationFailed(RuntimeError):
+    """Some replica could not measure its share."""
 
 
 class Measurement:
@@ -27,9 +35,11 @@ class Measurement:
     """
 
     def __init__(
-        self, network: Network, data: DataConfig, names: Sequence[str], thresh: float, iou_thresh: float, batch: int = 0
-    ):
+        self, network: Network, data: DataConfig, names: Sequence[str], thresh: float, iou_thresh: float,
+        batch: int = 0, replicas: Single | None = None,
+    ):  # fmt: skip
         self.data, self.thresh, self.iou_thresh, self.batch = data, thresh, iou_thresh, batch
+        self.replicas = replicas or Single()
         with untouched_random(network.device):
             structure = read_structure(network.structure.cfg, network.strict, batch=1)
             self.network = Network.from_structure(structure, network.device)
@@ -39,24 +49,40 @@ class Measurement:
     def __call__(self, snapshot: dict[str, Tensor], only: int | None = None) -> EvaluationResult:
         """Measure the tensors of a snapshot (a network's `state_dict`), on the first `only` pictures or all.
 
-        What fails for want of memory or by cuDNN is tried once more picture by picture.
-        Raises what then still fails.
+        Each replica takes its share of the pictures, and all get the same result. What fails for want of memory or by
+        cuDNN, on whichever replica, is tried once more picture by picture. Raises EvaluationFailed at all of them.
         """
         with untouched_random(self.network.device):
             self.network.load_state_dict(snapshot)
             self.network.train(False)
             images = self._pictures(only)
-            try:
-                return self._run(images, self.batch)
-            except (RuntimeError, MemoryError) as error:
-                if isinstance(error, DarknetpyError) or trouble_of(error) is None:
-                    raise
-            free_cached_memory()
-            return self._run(images, 1)
+            for batch in (self.batch, 1):
+                found, error = self._collect(images, batch)
+                if not self.replicas.total(float(error is not None))[0]:
+                    return self._score(found)
+                free_cached_memory()
+            texts = self.replicas.share([text for text in self.replicas.gather(str(error or "")) if text])
+            raise EvaluationFailed(texts[0])
 
-    def _run(self, images: EvaluationImages, batch: int) -> EvaluationResult:
+    def _collect(self, images: EvaluationImages, batch: int) -> tuple[Matches | None, Exception | None]:
+        """What this replica found in its share, or why not."""
+        rank, size = self.replicas.rank, self.replicas.size
         self.network.reset_state()
-        return run_evaluation(self.detector, images, self.iou_thresh, self.thresh, 0, batch)
+        try:
+            return self._run(images.picked(range(rank, len(images), size)), batch), None
+        except (DarknetpyError, RuntimeError, MemoryError, OSError) as error:
+            return None, error
+
+    def _run(self, images: EvaluationImages, batch: int) -> Matches:
+        rank, size = self.replicas.rank, self.replicas.size
+        return collect(self.detector, images, batch, self.replicas.main, rank, size)
+
+    def _score(self, found: Matches) -> EvaluationResult:
+        parts = self.replicas.gather(found)
+        result = None
+        if self.replicas.main:
+            result = score(parts[0].merge(parts[1:]), list(self.detector.names), self.iou_thresh, self.thresh, 0)
+        return self.replicas.share(result)
 
     def _pictures(self, only: int | None) -> EvaluationImages:
         if self._images is None:

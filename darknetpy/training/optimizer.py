@@ -133,6 +133,10 @@ class Optimizer:
             for group in self.adam.param_groups:
                 group["eps"] = self.net.eps / images
 
+    def gradients(self) -> list[Tensor]:
+        """The gradients that there are, in the order of `slots`."""
+        return [slot.tensor.grad for slot in self.slots if slot.tensor.grad is not None]
+
     def held_gradients(self) -> dict[int, Tensor]:
         """Gradients that wait for the gate of their layer to open, by the position of their tensor in `slots`."""
         return {

@@ -50,14 +50,22 @@ class Stops:
 
     Attributes:
         hours: of this run; accuracy: mAP (0..1) that is enough; patience: evaluations without a better one.
+        iteration: to stop at.
     """
 
     hours: float | None = None
     accuracy: float | None = None
     patience: int | None = None
+    iteration: int | None = None
 
-    def reason(self, history: Sequence[tuple[int, float]], seconds: float) -> str | None:
-        """`time`, `map`, `patience`, or None to go on. `history` holds (iteration, mAP) of each evaluation."""
+    def reason(self, history: Sequence[tuple[int, float]], seconds: float, iteration: int) -> str | None:
+        """`iteration`, `time`, `map`, `patience`, or None to go on.
+
+        Args:
+            history: (iteration, mAP) of each evaluation; seconds: since the start; iteration: done so far.
+        """
+        if self.iteration is not None and iteration >= self.iteration:
+            return "iteration"
         if self.hours is not None and seconds >= 3600 * self.hours:
             return "time"
         values = [value for _, value in history]

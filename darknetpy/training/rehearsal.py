@@ -32,7 +32,7 @@ def rehearse(trainer: Trainer) -> None:
     began = time.perf_counter()
     left_out = []
     for name, step in _steps(trainer):
-        if time.perf_counter() - began > LIMIT:
+        if trainer.replicas.share(time.perf_counter() - began > LIMIT):
             left_out.append(name)
             continue
         step()
@@ -69,7 +69,7 @@ def _train(trainer: Trainer, width: int, height: int) -> None:
         finally:
             trainer.transaction.undo()
 
-    trainer.remedies.attempt(accumulate)
+    trainer.remedies.attempt(accumulate, trainer.transaction.undo)
 
 
 def _evaluate(trainer: Trainer) -> None:
@@ -82,6 +82,8 @@ def _evaluate(trainer: Trainer) -> None:
 
 def _save_and_load(trainer: Trainer) -> None:
     """The folder takes a file as large as a checkpoint, and the file gives the same network back."""
+    if not trainer.replicas.main:
+        return
     with tempfile.TemporaryDirectory(prefix=".rehearsal", dir=trainer.checkpoints.folder) as folder:
         path = os.path.join(folder, "rehearsal.weights")
         trainer.network.save_weights(path)

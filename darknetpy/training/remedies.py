@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from darknetpy.errors import DarknetpyError
+from darknetpy.parallel.start import REMEDY
 from darknetpy.runtime import avoid_engines, free_cached_memory, trouble_of
 from darknetpy.training.events import Events, Recovered
 from darknetpy.training.learner import Learner
 
 T = TypeVar("T")
+RETRIED = ("memory", "engine")
+SENTENCES = {"memory": "the memory of a device is not enough", "engine": "cuDNN refused a convolution"}
+REMEDIES = {
+    "memory": "raise subdivisions=, or lower width= and height=",
+    "engine": "try another version of cuDNN; `darknetpy doctor` shows the one that is loaded",
+}
+"""Kinds of trouble that another setting may help against, in the order of trying."""
 
 
 class Remedies:
     """Tries an action again with other settings: smaller parts where memory is short, other algorithms of cuDNN."""
 
     def __init__(self, learner: Learner, events: Events):
-        self.learner, self.events, self.engine_steps = learner, events, 0
+        self.learner, self.events = learner, events
+        self.engine_steps = int(os.environ.get(REMEDY, "0"))
+        for step in range(self.engine_steps):
+            avoid_engines(step)
 
-    def attempt(self, action: Callable[[], T]) -> T:
-        """The result of `action`, which leaves no trace when it fails. Raises what no setting helps against."""
+    def attempt(self, action: Callable[[], T], undo: Callable[[], None] = lambda: None) -> T:
+        """The result of `action`, tried until no replica fails; `undo` takes back what it has done.
+
+        Raises what no setting helps against; then the other replicas are left to the launcher.
+        """
         while True:
+            result, trouble = None, None
             try:
-                return action()
+                result = action()
             except (RuntimeError, MemoryError) as error:
                 trouble = None if isinstance(error, DarknetpyError) else trouble_of(error)
-                measure = self._measure(trouble.kind) if trouble else None
-                if measure is None:
+                if trouble is None or trouble.kind not in RETRIED:
                     raise
-                self.events.emit(Recovered(f"{trouble.sentence}: {measure}", self.learner.iteration))
+            kinds = self.learner.replicas.total(*(float(trouble is not None and trouble.kind == k) for k in RETRIED))
+            if not any(kinds):
+                return result
+            undo()
+            kind = next(k for k, count in zip(RETRIED, kinds, strict=True) if count)
+            measure = self._measure(kind)
+            if measure is None:
+                raise DarknetpyError(f"{SENTENCES[kind]}, and no setting is left to try", remedy=REMEDIES[kind])
+            self.events.emit(Recovered(f"{SENTENCES[kind]}: {measure}", self.learner.iteration))
 
     def _measure(self, kind: str) -> str | None:
         if kind == "memory" and self.learner.can_split():

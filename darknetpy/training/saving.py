@@ -21,37 +21,40 @@ TRIES, PAUSE = 20, 3.0
 
 
 class Saver:
-    """Writes checkpoints and says so. A full disk in the middle of a run is a warning, not its end."""
+    """Writes checkpoints and says so, where the replica is the main one. A full disk in the middle of a run is a
+    warning, not its end."""
 
     def __init__(self, checkpoints: Checkpoints, learner: Learner, events: Events):
         self.checkpoints, self.learner, self.events = checkpoints, learner, events
         self.owed: dict[str, Callable[[], Any]] = {}
+        self.refused: set[str] = set()
 
-    def last(self, state: Callable[[], dict[str, Any]]) -> bool:
-        """`_last.weights` and the state; whether they were written. An owed one is written with newer contents."""
-        network = self.learner.network
-
-        def write() -> None:
-            self.checkpoints.save_last(network, self.learner.iteration, state())
-
-        return self._write(self.checkpoints.path("last"), write)
+    def last(self, network: Network, state: dict[str, Any], owe: bool = False) -> bool:
+        """`_last.weights` and the state; whether they were written. They are owed where nothing newer will come."""
+        path, iteration = self.checkpoints.path("last"), self.learner.iteration
+        return self._write(path, lambda: self.checkpoints.save_last(network, iteration, state), owe)
 
     def named(self, suffix: str | int, network: Network) -> str:
         """A weights file of a network as it is now."""
         path, iteration = self.checkpoints.path(suffix), self.learner.iteration
         if not self._write(path, lambda: self.checkpoints.save(network, suffix, iteration)):
-            with untouched_random(network.device):
-                copy = deepcopy(network).cpu()
+            copy = self.copy(network, network.state_dict()).cpu()
             self.owed[path] = lambda: self.checkpoints.save(copy, suffix, iteration)
         return path
+
+    def copy(self, network: Network, tensors: dict[str, torch.Tensor]) -> Network:
+        """A network of its own with other tensors."""
+        with untouched_random(network.device):
+            twin = deepcopy(network)
+        twin.load_state_dict(tensors)
+        return twin
 
     def average(self) -> None:
         """`_ema.weights`: the moving average in place of the live weights, everything else as it is."""
         average, network = self.learner.average.average, self.learner.network
         if not average:
             return
-        with untouched_random(network.device):
-            twin = deepcopy(network)
+        twin = self.copy(network, network.state_dict())
         with torch.no_grad():
             for layer, spec, tensor in twin.named_tensors():
                 if (layer.index, spec.name) in average:
@@ -74,14 +77,19 @@ class Saver:
         path = next(iter(self.owed))
         raise DataError("cannot be written", file=path, remedy="make room on the disk and go on with the run")
 
-    def _write(self, path: str, write: Callable[[], Any]) -> bool:
+    def _write(self, path: str, write: Callable[[], Any], owe: bool = True) -> bool:
+        if not self.learner.replicas.main:
+            return True
         try:
             write()
         except DataError as error:
-            if path not in self.owed:
+            if path not in self.refused:
+                self.refused.add(path)
                 self.events.emit(Recovered(f"{error}: tried again after each turn", self.learner.iteration))
-            self.owed[path] = write
+            if owe:
+                self.owed[path] = write
             return False
         self.owed.pop(path, None)
+        self.refused.discard(path)
         self.events.emit(Saved(path, self.learner.iteration))
         return True

@@ -25,16 +25,20 @@ def similar_filters_due(net: NetOptions, iteration: int) -> bool:
 
 
 @torch.no_grad()
-def replace_similar_filters(network: Network) -> None:
-    """In each convolution draw the first filter of its most similar pair anew, where the two are too much alike."""
+def replace_similar_filters(network: Network, iteration: int) -> None:
+    """In each convolution draw the first filter of its most similar pair anew, where the two are too much alike.
+
+    The draws follow from the iteration, so that all replicas make the same ones.
+    """
+    generator = torch.Generator(network.device).manual_seed(iteration)
     heads = [layer.index for layer in network.layers if layer.type == "yolo"]
     for layer in network.layers:
         near = any(0 < head - layer.index <= NEAR_HEAD for head in heads)
         if layer.type == "convolutional" and layer.index and not near and layer.options.activation != "linear":
-            _part_most_similar(layer, network.tensors_of(layer.index))
+            _part_most_similar(layer, network.tensors_of(layer.index), generator)
 
 
-def _part_most_similar(layer: Layer, tensors) -> None:
+def _part_most_similar(layer: Layer, tensors, generator: torch.Generator) -> None:
     """The decision stays on the device: where the pair is not alike, the filter is replaced by itself."""
     weights = tensors.weights
     if len(weights) < 2:
@@ -43,7 +47,7 @@ def _part_most_similar(layer: Layer, tensors) -> None:
     cosine = (flat @ flat.t()).triu(1)
     best = cosine.argmax()
     alike, first = cosine.view(-1)[best] > ALIKE, (best // len(weights)).view(1)
-    fresh = torch.empty_like(weights[:1]).uniform_(-1, 1) * math.sqrt(2 / weights[0].numel())
+    fresh = torch.empty_like(weights[:1]).uniform_(-1, 1, generator=generator) * math.sqrt(2 / weights[0].numel())
     _replace(weights, first, alike, fresh)
     _replace(tensors.biases, first, alike, torch.zeros_like(tensors.biases[:1]))
     if layer.batch_normalize:

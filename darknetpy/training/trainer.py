@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from darknetpy import losses
 from darknetpy.data.detection import Batch
 from darknetpy.data.loader import Loader
 from darknetpy.errors import DarknetpyError, warn
-from darknetpy.training.checkpoint import Checkpoints, is_finite, read_state
-from darknetpy.training.events import Evaluated, Events, Finished, Recovered, Resized, Started, TurnDone
+from darknetpy.network import Network
+from darknetpy.training import narrate
+from darknetpy.training.checkpoint import Checkpoints, is_finite, read_state, replica_state
+from darknetpy.training.events import Evaluated, Events, Finished, Recovered, Resized
 from darknetpy.training.feed import Feed
 from darknetpy.training.guard import Transaction, diagnosis, health
-from darknetpy.training.learner import Learner, MiniBatch, Turn
+from darknetpy.training.learner import AVERAGED_EVERY, Learner, MiniBatch, Turn
 from darknetpy.training.measure import Measurement
 from darknetpy.training.plan import EvaluationPlan, SavePlan, Stops, TimeLeft
 from darknetpy.training.rehearsal import rehearse
@@ -32,6 +32,8 @@ SMOOTHING = 0.9
 """avg loss = .9 avg loss + .1 loss."""
 MOST_SKIPPED = 3
 """Turns with non-finite numbers in a row, after which the run goes back to its last good state."""
+GOING_ON = (*ENDING, "time", "iteration")
+"""Reasons to stop after which a run is meant to go on later: it leaves no `_final`."""
 
 
 @dataclass
@@ -86,7 +88,7 @@ class Trainer:
     ):  # fmt: skip
         self.learner, self.loader, self.measurement = learner, loader, measurement
         self.checkpoints, self.events, self.settings = checkpoints, events, settings
-        self.network, self.net = learner.network, learner.net
+        self.network, self.net, self.replicas = learner.network, learner.net, learner.replicas
         self.device = self.network.device
         head = self.network.structure.heads[-1].options
         self.feed = Feed(loader, learner, settings.seed)
@@ -100,22 +102,23 @@ class Trainer:
             settings.map_epochs, settings.map_every,
         )  # fmt: skip
         self.saves = SavePlan(learner.iteration, max(1, settings.save_every), max(1, settings.save_last))
-        self.signals, self.transaction = Signals(), Transaction(learner)
+        self.signals, self.transaction = Signals(immediate=self.replicas.size == 1), Transaction(learner)
+        self.ending, self.seconds = None, 0.0
         if state is not None:
-            self.load_state(state)
+            self.load_state(replica_state(state["replicas"], self.replicas), state["run"])
         self.good: dict[str, Any] | None = None
 
     def run(self) -> TrainResult:
         """Train to `max_batches`, or until something ends it; either way the weights are saved."""
-        began = time.perf_counter()
-        self.events.emit(self._started())
-        self.events.resume(self._rows())
+        self.began = began = time.perf_counter()
+        self.events.emit(narrate.started(self))
+        self.events.resume(narrate.past(self))
         with self.signals:
             try:
                 if self.settings.rehearse:
                     with self.signals.interruptible():
                         rehearse(self)
-                self.good = None if self.network.strict else copy_tensors(self.state(), torch.device("cpu"))
+                self._keep()
                 while self._goes_on(began):
                     self._turn()
                     self._save_on_request()
@@ -126,6 +129,7 @@ class Trainer:
                 raise
             self._end()
         self.result.iteration, self.result.avg_loss = self.learner.iteration, self.avg_loss
+        self.replicas.close()
         stopped = self.result.stopped is not None
         self.events.emit(Finished(self.learner.iteration, stopped, time.perf_counter() - began))
         return self.result
@@ -133,9 +137,12 @@ class Trainer:
     def _goes_on(self, began: float) -> bool:
         if self.learner.iteration >= self.net.max_batches:
             return False
-        reason = self.signals.ending or self.settings.stops.reason(self.result.history, time.perf_counter() - began)
-        self.result.stopped = reason
-        return reason is None
+        if self.replicas.size == 1:
+            self.ending, self.seconds = self.signals.ending, time.perf_counter() - began
+        self.result.stopped = self.ending or self.settings.stops.reason(
+            self.result.history, self.seconds, self.learner.iteration
+        )
+        return self.result.stopped is None
 
     def _turn(self) -> None:
         """One iteration: size, batch, training, evaluation, checkpoints."""
@@ -146,6 +153,8 @@ class Trainer:
         loaded = time.perf_counter()
         turn, loss = self._train(batches)
         self.feed.turns += 1
+        if turn is not None and self.learner.averaging_due(self.feed.turns):
+            self.learner.synchronise(AVERAGED_EVERY)
         trained = time.perf_counter()
         if turn is None:
             return
@@ -156,8 +165,8 @@ class Trainer:
         next_map = self.evaluations.next if self.measurement else None
         if self.measurement and self.evaluations.due(iteration):
             self._evaluate(iteration)
-        self.events.emit(self._turn_done(turn, loss, trained - loaded, loaded - began, next_map))
-        self.left.update(time.perf_counter() - began, self.net.max_batches - iteration)
+        self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began, next_map))
+        self.left.update(time.perf_counter() - began, (self.net.max_batches - iteration) // self.replicas.size)
         self._save_what_is_due(iteration)
 
     def _choose_size(self) -> None:
@@ -171,14 +180,29 @@ class Trainer:
 
     def _train(self, batches: Sequence[Batch]) -> tuple[Turn | None, float]:
         """Forward, backward and update; a turn that comes out non-finite is undone and None (strict keeps it)."""
-        done, (loss, gradient) = self.remedies.attempt(lambda: self._accumulate(batches))
-        if not self.network.strict and not math.isfinite(loss + gradient):
-            self._skip(done, batches)
-            return None, loss
+        done, (loss, gradient) = self.remedies.attempt(lambda: self._accumulate(batches), self.transaction.undo)
+        finite = self.network.strict or math.isfinite(loss + gradient)
+        mean, sound = self._agree(loss, finite)
+        if not sound:
+            self._skip(done, batches, finite)
+            return None, mean
         self.skipped = 0
         rate = self.learner.update(sum(mini.rows for mini in done))
         self.transaction.commit()
-        return Turn(torch.as_tensor(loss), rate, done), loss
+        return Turn(torch.as_tensor(mean), rate, done), mean
+
+    def _agree(self, loss: float, finite: bool) -> tuple[float, bool]:
+        """The replicas' mean loss, and whether all came out finite; what signals and the clock say is settled too."""
+        replicas, signals = self.replicas, self.signals
+        asked = [float(signals.ending == name) for name in ENDING]
+        seconds = time.perf_counter() - self.began if replicas.main else 0.0
+        total, bad, save, seconds, *ending = replicas.total(
+            loss, float(not finite), float(signals.save), seconds, *asked
+        )
+        if replicas.size > 1:
+            self.ending = next((name for name, count in zip(ENDING, ending, strict=True) if count), None)
+            self.seconds, signals.save = seconds, save > 0
+        return total / replicas.size, not bad
 
     def _accumulate(self, batches: Sequence[Batch]) -> tuple[list[MiniBatch], list[float]]:
         """Forward and backward of a turn; the one moment where the device is waited for is the read of its loss."""
@@ -191,14 +215,21 @@ class Trainer:
             self.transaction.undo()
             raise
 
-    def _skip(self, done: Sequence[MiniBatch], batches: Sequence[Batch]) -> None:
+    def _skip(self, done: Sequence[MiniBatch], batches: Sequence[Batch], finite: bool) -> None:
         """Undo a turn with non-finite numbers and leave its pictures out; after several in a row go back."""
-        place = diagnosis(self.learner, done, [batch.paths for batch in batches])
-        rate = self.learner.schedule.rate(self.learner.iteration + 1)
+        place = "" if finite else diagnosis(self.learner, done, [batch.paths for batch in batches])
+        several = self.replicas.size > 1
+        places = [
+            f"{text} of replica {rank}" if several else text
+            for rank, text in enumerate(self.replicas.gather(place))
+            if text
+        ]
+        rate = self.learner.schedule.rate(self.learner.iteration + self.replicas.size)
         self.transaction.undo()
         self.learner.skip()
         self.skipped += 1
-        text = f"non-finite numbers in {place} (rate {rate:.3g}, loss_scale {self.net.loss_scale:g})"
+        where = " and ".join(places)
+        text = f"non-finite numbers in {where} (rate {rate:.3g}, loss_scale {self.net.loss_scale:g})"
         if self.skipped < MOST_SKIPPED:
             self.events.emit(Recovered(f"{text}: the turn is undone and skipped", self.learner.iteration))
             return
@@ -211,7 +242,7 @@ class Trainer:
         before = self.evaluations.before
         try:
             with self.signals.interruptible():
-                result = self.measurement(self.network.state_dict())
+                result = self.measurement(self.learner.snapshot())
         except Interrupted:
             self.evaluations.last = before
             return
@@ -234,76 +265,97 @@ class Trainer:
 
     def _save_what_is_due(self, iteration: int) -> None:
         self.saver.retry()
-        if self.saves.numbered(iteration) and self._finite():
+        numbered, last = self.saves.numbered(iteration), self.saves.last(iteration)
+        if numbered or last:
+            self.learner.synchronise()
+        if numbered and self._finite():
             self.saver.named(iteration, self.network)
-        if self.saves.last(iteration):
-            self._save_last()
+        if last:
+            self._save_last(self.network)
             self.saver.average()
 
     def _save_on_request(self) -> None:
         if self.signals.save:
             self.signals.save = False
-            self._save_last()
+            self._save_last(self._averaged())
 
-    def _save_last(self) -> str:
-        """`_last.weights` and the state; they are what the run goes back to when it must."""
-        if self._finite() and self.saver.last(self.state):
-            self.good = None
+    def _save_last(self, network: Network, at_the_end: bool = False) -> str:
+        """`_last.weights` and the state, what the run goes back to when it must; asked for again where it fails."""
+        if self._finite():
+            written = self.saver.last(network, self.state(), owe=at_the_end)
+            self.signals.save = self.signals.save or not (written or at_the_end)
+            self._keep(on_disk=written and self.replicas.size == 1)
         return self.checkpoints.path("last")
+
+    def _averaged(self) -> Network:
+        """The network as it is saved out of turn, while the replicas go on with their own weights."""
+        if self.replicas.size == 1:
+            return self.network
+        return self.saver.copy(self.network, self.learner.snapshot())
+
+    def _keep(self, on_disk: bool = False) -> None:
+        """Remember the state to go back to; one process can read it from its file."""
+        remembers = not (on_disk or self.network.strict)
+        self.good = copy_tensors(self._own_state(), torch.device("cpu")) if remembers else None
 
     def _finite(self) -> bool:
         """Whether the weights may be written; if not, the run goes back (strict writes them, as Darknet does)."""
-        if self.network.strict or is_finite(self.network):
+        if self.network.strict or not self.replicas.total(float(not is_finite(self.network)))[0]:
             return True
         self._go_back("the weights are not finite")
         return False
 
     def _end(self) -> None:
         """The last files: `_final` where the run came to its end, `_last` with its state where it may go on."""
-        self.result.stopped = self.result.stopped or self.signals.ending
-        if self.result.stopped not in (*ENDING, "time"):
+        if self.replicas.size == 1:
+            self.result.stopped = self.result.stopped or self.signals.ending
+        if self.result.stopped not in GOING_ON:
+            self.learner.synchronise()
             self.result.final = self.saver.named("final", self.network)
         if self.result.stopped:
-            path = self._save_last()
+            path = self._save_last(self._averaged(), at_the_end=True)
             warn(f"stopped at iteration {self.learner.iteration} ({self.result.stopped}); go on with {path}")
         self.saver.finish()
 
     def _rescue(self) -> None:
         """Keep what was learned when the run ends by an error, as far as the device still answers."""
-        if not self.feed.turns or self.learner.iteration >= self.net.max_batches:
+        if not self.feed.turns or self.learner.iteration >= self.net.max_batches or self.replicas.size > 1:
             return
         try:
             if self.transaction.open:
                 self.transaction.undo()
-            self._save_last()
+            self._save_last(self.network)
         except Exception as error:
             warn(f"the weights since the last checkpoint are lost: {error}")
 
     # --- state ---------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """All that the run goes on from, as plain containers of tensors, numbers and text."""
-        result = self.result
-        return {
-            "learner": self.learner.state(),
-            "run": {
-                "seed": self.settings.seed,
-                "turns": self.feed.turns,
-                "avg_loss": self.avg_loss,
-                "size": list(self.feed.size),
-                "map": [result.map, result.best_map, result.best],
-                "history": [list(point) for point in result.history],
-                "evaluated": self.evaluations.last,
-                "saved": [self.saves.saved, self.saves.saved_last],
-                "hours": self.left.shown,
-                "curve": torch.tensor(self.curve, dtype=torch.float64).view(-1, 4),
-            },
-        }
+        """All that the run goes on from, as plain containers of tensors, numbers and text; complete at the main one."""
+        own = self._own_state()
+        mine = own["replica"] if self.replicas.size == 1 else copy_tensors(own["replica"], torch.device("cpu"))
+        return {"replicas": self.replicas.gather(mine), "run": own["run"]}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `state` gave. Raises KeyError, ValueError or RuntimeError where it does not fit."""
-        self.learner.load_state(state["learner"])
-        run, result = state["run"], self.result
+    def _own_state(self) -> dict[str, Any]:
+        result = self.result
+        run = {
+            "seed": self.settings.seed,
+            "turns": self.feed.turns,
+            "avg_loss": self.avg_loss,
+            "size": list(self.feed.size),
+            "map": [result.map, result.best_map, result.best],
+            "history": [list(point) for point in result.history],
+            "evaluated": self.evaluations.last,
+            "saved": [self.saves.saved, self.saves.saved_last],
+            "hours": self.left.shown,
+            "curve": torch.tensor(self.curve, dtype=torch.float64).view(-1, 4),
+        }
+        return {"replica": self.learner.state(), "run": run}
+
+    def load_state(self, replica: dict[str, Any], run: dict[str, Any]) -> None:
+        """Go on from a replica's state and the run's. Raises KeyError, ValueError or RuntimeError if they don't fit."""
+        self.learner.load_state(replica)
+        result = self.result
         self.feed.turns, self.feed.size, self.avg_loss = run["turns"], tuple(run["size"]), run["avg_loss"]
         result.map, result.best_map, result.best = run["map"]
         result.history = [(iteration, value) for iteration, value in run["history"]]
@@ -315,78 +367,11 @@ class Trainer:
     def _go_back(self, reason: str) -> None:
         """Back to the last good state with half the learning rate."""
         factor = self.learner.schedule.factor / 2
-        self.load_state(self.good or read_state(self.checkpoints.path("last")))
+        good = self.good
+        if good is None:
+            stored = read_state(self.checkpoints.path("last"))
+            good = {"replica": stored["replicas"][0], "run": stored["run"]}
+        self.load_state(good["replica"], good["run"])
         self.learner.schedule.factor, self.skipped = factor, 0
         remedy = f"back to iteration {self.learner.iteration}, going on with {factor:g} times the learning rate"
         self.events.emit(Recovered(f"{reason}: {remedy}", self.learner.iteration))
-
-    # --- saying --------------------------------------------------------------------------------------------------
-
-    def _started(self) -> Started:
-        return Started(
-            base=self.checkpoints.base,
-            cfg=self.network.structure.cfg.path,
-            iteration=self.learner.iteration,
-            max_batches=self.net.max_batches,
-            batch=self.learner.images,
-            images=len(self.loader.data.paths),
-            device=str(self.device),
-            learning_rate=self.net.learning_rate,
-            momentum=self.net.momentum,
-            decay=self.net.decay,
-            heads=tuple((head.index, head.type) for head in self.network.structure.heads),
-            save_every=self.saves.every,
-            save_last=self.saves.every_last,
-            max_chart_loss=self.net.max_chart_loss,
-            evaluating=self.measurement is not None,
-        )
-
-    def _rows(self) -> list[dict[str, float]]:
-        """What sinks need to draw the past of a resumed run."""
-        accuracy = dict(self.result.history)
-        rows = [dict(zip(("iteration", "loss", "avg_loss", "rate"), row, strict=True)) for row in self.curve]
-        for row in rows:
-            if row["iteration"] in accuracy:
-                row["map"] = accuracy[row["iteration"]]
-        return rows
-
-    def _turn_done(self, turn: Turn, loss: float, seconds: float, load: float, next_map: int | None) -> TurnDone:
-        iteration = self.learner.iteration
-        return TurnDone(
-            iteration=iteration,
-            max_batches=self.net.max_batches,
-            loss=loss,
-            avg_loss=self.avg_loss,
-            rate=turn.rate,
-            seconds=seconds,
-            load_seconds=load,
-            images=iteration * self.learner.images,
-            hours_left=self.left.shown,
-            size=self.feed.size,
-            next_map=next_map,
-            map=self.result.map,
-            best_map=self.result.best_map,
-            iou_thresh=self.settings.iou_thresh,
-            details=self._details(turn) if self.settings.show_details else (),
-            losses=_losses_by_kind(turn),
-        )
-
-    def _details(self, turn: Turn) -> tuple[str, ...]:
-        lines: list[str] = []
-        for mini in turn.mini_batches:
-            lines += losses.printed(self.network.structure.heads, mini.heads)
-        return tuple(lines)
-
-
-def _losses_by_kind(turn: Turn) -> dict[str, float]:
-    """Class, box and total loss summed over heads, mean over mini-batches; one read from the device for all."""
-    sums: dict[str, list[Tensor]] = {}
-    for mini in turn.mini_batches:
-        for loss in mini.heads.values():
-            for name in ("class_loss", "iou_loss", "total_loss"):
-                if name in loss.stats:
-                    sums.setdefault(name, []).append(loss.stats[name])
-    if not sums:
-        return {}
-    values = torch.stack([torch.stack(parts).sum() for parts in sums.values()]) / max(1, len(turn.mini_batches))
-    return dict(zip(sums, values.tolist(), strict=True))

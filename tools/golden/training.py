@@ -12,6 +12,7 @@ from darknetpy import Network
 from darknetpy.config import NetOptions, parse_cfg, read_options
 from darknetpy.data.resize import Sizes, dynamic_batch
 from darknetpy.losses import has_loss
+from darknetpy.parallel import Single
 from darknetpy.training.learner import Learner
 from darknetpy.training.schedule import Schedule
 from tools.golden.common import UNSUPPORTED, Outcome, Places, Worst, inside, load_json, of_largest, relative
@@ -66,8 +67,9 @@ def _tensors(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     return x, torch.from_numpy(data["truth"].astype(np.float32))
 
 
-def _learner(weights: str) -> Learner:
-    return Learner(Network("net.cfg", weights, strict=True, training=True), strict=True)
+def learner_of(weights: str, replicas: Single | None = None) -> Learner:
+    """A strict learner for the `net.cfg` here."""
+    return Learner(Network("net.cfg", weights, strict=True, training=True), True, replicas)
 
 
 def _missing(learner: Learner) -> str | None:
@@ -81,7 +83,7 @@ def check_loss(folder: Path, places: Places) -> list[Outcome]:
     x, truth = _tensors(folder)
     with inside(folder):
         expected = np.load("expected.npz")
-        learner = _learner("init.weights")
+        learner = learner_of("init.weights")
         if missing := _missing(learner):
             return [Outcome(name, UNSUPPORTED, note=f"[{missing}]")]
         if "seen_before" in expected:
@@ -157,7 +159,7 @@ def check_step(folder: Path, places: Places) -> list[Outcome]:
     x, truth = _tensors(folder)
     with inside(folder):
         expected = np.load("expected.npz")
-        learner = _learner("init.weights")
+        learner = learner_of("init.weights")
         if missing := _missing(learner):
             return [Outcome(name, UNSUPPORTED, note=f"[{missing}]")]
         _fill_unloaded(learner)
@@ -225,7 +227,7 @@ def check_resize(folder: Path, places: Places) -> list[Outcome]:
     tolerances = [STEPS[2], STEPS[5], LATE, LATE]
     with inside(folder):
         data, expected = np.load("data.npz"), np.load("expected.npz")
-        learner = _learner("init.weights")
+        learner = learner_of("init.weights")
         for stage in range(len(expected["loss"])):
             for k in range(expected["loss"].shape[1]):
                 key = f"stage{stage}/iter{k}/"

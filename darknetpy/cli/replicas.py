@@ -1,0 +1,55 @@
+"""Several devices behind one command line: starting the replicas, and being one of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from darknetpy.cli.parse import Line
+
+
+def wants_several(line: Line) -> bool:
+    """Whether a command line asks for more than one replica, and this process is none of them yet."""
+    text = str(line.get("gpus") or "")
+    return ("," in text or text in ("all", "idle", "-1")) and not _is_replica()
+
+
+def _is_replica() -> bool:
+    names = ("RANK", "DARKNETPY_PARENT", "SLURM_PROCID")
+    if not any(name in os.environ for name in names):  # spares the import of torch
+        return False
+    from darknetpy.parallel.launch import is_replica
+
+    return is_replica()
+
+
+def be_silent() -> None:
+    """Leave it to the main replica to speak; errors are still said."""
+    logging.getLogger("darknetpy").setLevel(logging.ERROR)
+
+
+def join(line: Line):
+    """The replicas of this run and the device of this one. All but the main one fall silent."""
+    from darknetpy.parallel import Single, choose_devices
+    from darknetpy.parallel import join as meet
+    from darknetpy.parallel.launch import devices_differ, leave_with_launcher, own_device
+
+    devices = [] if "DARKNETPY_DEVICES" in os.environ else _chosen(line, choose_devices)
+    if not _is_replica():
+        return Single(), devices[0]
+    leave_with_launcher()
+    device = own_device(devices)
+    if os.environ.get("RANK", "0") != "0":
+        be_silent()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        line.values["quiet"] = True
+    return meet(device, bool(line.get("ddp")), devices_differ(devices)), device
+
+
+def _chosen(line: Line, choose_devices) -> list[str]:
+    """Devices of this machine: those named, or under torchrun all."""
+    text = line.get("gpus")
+    if text is None and _is_replica() and not line.get("nogpu"):
+        text = "all"
+    return choose_devices(text, line.get("i"), bool(line.get("nogpu")))

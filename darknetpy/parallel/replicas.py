@@ -1,0 +1,179 @@
+"""What replicas of a network have to do with each other, behind one interface.
+
+`Single` is alone. `Averaging` trains each replica by itself and averages weights now and then, as Darknet does. `Ddp`
+adds up gradients before every update. A trainer never asks which one it holds.
+
+Numbers that decide what happens next are agreed on by all replicas through `total`; no collective is entered by some of
+them only. A replica that dies is the launcher's business: it ends the others, wherever they wait.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from darknetpy.network import Network
+
+PATIENCE = timedelta(days=30)
+"""Of collectives: who waits too long for a peer is ended by the launcher, not by a clock."""
+BUCKET = 64 << 20
+"""Bytes that are sent at once."""
+
+
+class Single:
+    """One replica, alone; the interface that the others share.
+
+    Attributes:
+        rank: number of this replica; size: of all; turns: between two averagings.
+    """
+
+    rank, size = 0, 1
+    gradients = False
+    """Whether gradients, not weights, are what replicas share."""
+
+    @property
+    def main(self) -> bool:
+        """Whether this replica is the one that speaks and writes."""
+        return self.rank == 0
+
+    def wrap(self, network: Network) -> None:
+        """Make sure that all replicas begin with the same tensors."""
+
+    def before_update(self, gradients: Sequence[Tensor]) -> None:
+        """Gradients of this replica become those of all."""
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        """Tensors become their mean over all replicas."""
+
+    def from_main(self, tensors: Sequence[Tensor]) -> None:
+        """Tensors become the main replica's."""
+
+    def total(self, *values: float) -> list[float]:
+        """For each value its sum over the replicas; how they agree on what happens next."""
+        return list(values)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each replica gives, in the order of ranks, at the main one; [] at the others."""
+        return [value]
+
+    def share(self, value: Any) -> Any:
+        """What the main replica gives, at all."""
+        return value
+
+    def close(self) -> None:
+        """The end of a run."""
+
+
+class _Several(Single):
+    """Replicas in processes of their own, joined by `torch.distributed`.
+
+    Tensors of a device go through the default group (NCCL where each replica has a GPU to itself), everything else
+    through a group of the CPU's.
+    """
+
+    def __init__(self, device: torch.device):
+        self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
+        self.on_device = dist.get_backend() == "nccl"
+        self.control = dist.new_group(backend="gloo", timeout=PATIENCE) if self.on_device else dist.group.WORLD
+
+    def wrap(self, network: Network) -> None:
+        self.from_main([*network.parameters(), *network.buffers()])
+
+    def average(self, tensors: Sequence[Tensor]) -> None:
+        self._through_buckets(tensors, self._mean)
+
+    def from_main(self, tensors: Sequence[Tensor]) -> None:
+        self._through_buckets(tensors, lambda flat: dist.broadcast(flat, 0))
+
+    def total(self, *values: float) -> list[float]:
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.control)
+        return tensor.tolist()
+
+    def gather(self, value: Any) -> list[Any]:
+        found = [None] * self.size if self.main else None
+        dist.gather_object(value, found, 0, self.control)
+        return found or []
+
+    def share(self, value: Any) -> Any:
+        box = [value]
+        dist.broadcast_object_list(box, 0, self.control)
+        return box[0]
+
+    def close(self) -> None:
+        dist.barrier(self.control)
+        dist.destroy_process_group()
+
+    def _mean(self, flat: Tensor) -> None:
+        dist.all_reduce(flat)
+        flat.mul_(1.0 / self.size)
+
+    @torch.no_grad()
+    def _through_buckets(self, tensors: Sequence[Tensor], act) -> None:
+        """Apply a collective to tensors laid end to end, some at a time; through the CPU where gloo carries them."""
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
+            carried = flat if self.on_device else flat.cpu()
+            act(carried)
+            flat = carried.to(flat.device)
+            parts = flat.split([tensor.numel() for tensor in bucket])
+            torch._foreach_copy_(list(bucket), [p.view_as(t) for p, t in zip(parts, bucket, strict=True)])
+
+
+class Averaging(_Several):
+    """Darknet's way: each replica takes its own steps with G times the rate; weights are averaged every few turns."""
+
+    @property
+    def turns(self) -> int:
+        """Turns between two averagings: every fourth iteration, where an iteration is counted for each replica."""
+        return math.lcm(4, self.size) // self.size
+
+
+class Ddp(_Several):
+    """Every update is made from the mean of all replicas' gradients, so that their parameters never part.
+
+    The reduction waits until all replicas have agreed that the turn is sound; a replica that has run out of memory
+    could not be waited for in the middle of its backward pass.
+    """
+
+    gradients = True
+
+    def before_update(self, gradients: Sequence[Tensor]) -> None:
+        self._through_buckets(gradients, self._mean)
+
+
+def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Tensors of one type in portions of about BUCKET bytes, in order."""
+    result: list[list[Tensor]] = []
+    sizes: dict[torch.dtype, tuple[list[Tensor], int]] = {}
+    for tensor in tensors:
+        bucket, size = sizes.get(tensor.dtype, ([], BUCKET))
+        if size + tensor.nbytes > BUCKET:
+            bucket, size = [], 0
+            result.append(bucket)
+        bucket.append(tensor)
+        sizes[tensor.dtype] = bucket, size + tensor.nbytes
+    return result
+
+
+def join(device: str, ddp: bool = False, alone_on_device: bool = True) -> Single:
+    """Meet the other replicas of this run, as the environment says (`RANK`, `WORLD_SIZE`, ..., as torchrun sets them).
+
+    Args:
+        device: of this replica; alone_on_device: no other replica uses it, so that NCCL can connect them.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size < 2:
+        return Single()
+    on_gpu = device.startswith("cuda") and alone_on_device and dist.is_nccl_available()
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    return (Ddp if ddp else Averaging)(torch.device(device))
