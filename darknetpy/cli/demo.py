@@ -9,7 +9,8 @@ from contextlib import ExitStack, closing
 
 from darknetpy.cli.common import lay_out, load_weights, names_for, pick_device, show_table
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.config.datafile import DataConfig, read_data
+from darknetpy.config.datafile import DataConfig
+from darknetpy.data.sets import open_data
 from darknetpy.errors import DataError, UsageError
 from darknetpy.files import video_source, writable_folder
 
@@ -27,7 +28,7 @@ def demo(line: Line, words: list[str]) -> int:
     if "cfg" not in files or not ("data" in files or "names" in files):
         raise UsageError("usage: darknetpy detector demo [data] [cfg] [weights (optional)] [video (optional)]")
     strict = bool(line.get("strict"))
-    data = None if "names" in files else read_data(files["data"], strict)
+    data = None if "names" in files else open_data(files["data"], strict)
     names = names_for(files, data)
     structure = lay_out(files["cfg"], line)
     _check_classes(structure, files["cfg"], data)

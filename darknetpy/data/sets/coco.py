@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ MAX_BYTES = 2 << 30
 LONG = 32 << 20
 """Reading more than this takes so long that it is said."""
 MAX_WHOLE = 1 << 53
+FAR = 1e9
+"""No pixel lies as far out."""
 ROBOFLOW = "_annotations.coco.json"
 VALID = (("train", "val"), ("train", "valid"), ("Train", "Val"), ("train", "test"))
 
@@ -81,7 +86,8 @@ def _load(path: Path) -> _File:
             raise DataError(f"is longer than {MAX_BYTES >> 30} GiB, which no COCO file is", file=name)
         if size > LONG:
             logger.info(f"reading {name} ({size >> 20} MiB) ...")
-        content = json.loads(path.read_bytes())
+        with _without_collector():
+            content = json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise MissingFileError(name) from error
     except OSError as error:
@@ -91,6 +97,18 @@ def _load(path: Path) -> _File:
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise DataError(f"is no JSON that can be read: {error}"[:200], file=name, remedy="save it again") from error
     return _outline(name, path, content)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Python's collector goes through all objects again and again while millions are made, none of which is garbage."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _outline(name: str, path: Path, content: Any) -> _File:
@@ -205,13 +223,18 @@ def _box(value: Any) -> tuple[float, ...] | None:
     """x, y, width, height in pixels, or None."""
     if not isinstance(value, list) or len(value) != 4:
         return None
-    if not all(isinstance(v, int | float) and abs(v) < 1e9 for v in value):  # also false for NaN
+    x, y, w, h = value
+    try:  # comparing is also false for NaN
+        usable = -FAR < x < FAR and -FAR < y < FAR and -FAR < w < FAR and -FAR < h < FAR
+    except TypeError:
         return None
-    return tuple(map(float, value))
+    return (x, y, w, h) if usable else None
 
 
 def _whole(value: Any) -> int | None:
     """A whole number that JSON may have as 5, 5.0 or "5"; None for anything else."""
+    if type(value) is int and -MAX_WHOLE < value < MAX_WHOLE:
+        return value
     if isinstance(value, str) and value.isdecimal() and len(value) < 16:
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MAX_WHOLE:
