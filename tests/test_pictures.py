@@ -43,6 +43,12 @@ def test_pictures_are_kept_while_there_is_room(paths):
     assert [a is b for a, b in zip(images, again, strict=True)] == [True, True, False, False]
 
 
+def test_the_first_choice_is_taken_and_others_are_left_alone(paths):
+    choices = iter([2, 0, 1])
+    assert Pictures(paths).first_readable(choices)[0] == "2.png"
+    assert list(choices) == [0, 1]
+
+
 def test_nothing_is_kept_without_room(paths):
     kept = Pictures(paths)
     assert first(kept, 0) is not first(kept, 0)

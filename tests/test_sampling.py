@@ -10,9 +10,13 @@ from itertools import islice
 import numpy as np
 import pytest
 from conftest import golden
+from small import CFG, data_set
 
+from darknetpy.data.detection import Batch
 from darknetpy.data.draws import MOSAIC, NONE, Augmentation, draw
+from darknetpy.data.loader import Loader
 from darknetpy.data.sampling import Request, Sampler, sequence_index
+from darknetpy.training import train
 
 RICH = Augmentation(
     jitter=0.3, resize=1.5, hue=0.1, saturation=1.5, exposure=1.4, blur=7, noise=20, mode=MOSAIC, classes=2
@@ -102,6 +106,31 @@ def test_a_sequence_runs_through_its_mini_batches_with_the_same_draws():
         draws = [sampler.draws(request, row, NONE, [0])[0] for request, row in both]
         assert len({repr((d.q, d.r, d.flip, d.dhue)) for d in draws}) == 1
     assert sampler.draws(requests[0], 0, NONE, [0])[0].r != sampler.draws(requests[2], 0, NONE, [0])[0].r
+
+
+@pytest.mark.parametrize(
+    ("keys", "span"), [("", 1), ("sequential_subdivisions=1", 2), ("sequential_subdivisions=9", 1)]
+)
+def test_sequences_of_a_training_stretch_over_its_sub_batches(tmp_path, monkeypatch, keys, span):
+    """Darknet cuts a batch in `sequential_subdivisions` chunks, each with timelines of its own."""
+    monkeypatch.chdir(
+        data_set(tmp_path, cfg=CFG.replace("channels=3", f"channels=3\ntrack=1\naugment_speed=1\n{keys}"))
+    )
+    turns: list[list[Batch]] = []
+    turn = Loader.turn
+
+    def watched(self, *requests):
+        turns.append(turn(self, *requests))
+        return turns[-1]
+
+    monkeypatch.setattr(Loader, "turn", watched)
+    train("obj.data", "tiny.cfg", workers=0, rehearse=False, sinks=[])
+    assert {batch.request.span for batches in turns for batch in batches} == {span}
+    for first, second in turns:
+        begun = [int(path[4:-4]) for path in first.paths]
+        then = [int(path[4:-4]) for path in second.paths]
+        assert len(begun) == len(then) == 2
+        assert span == 1 or [(a + 1) % 6 for a in begun] == then
 
 
 @pytest.mark.parametrize("jitter", [False, True])

@@ -55,8 +55,9 @@ class Pictures:
         raise none_readable(self.paths)
 
     def _round(self, choices: Iterator[int]) -> Iterator[int]:
+        """The whole list from the next choice on, which is asked for only when the drawn ones are used up."""
         first = next(choices)
-        return chain(range(first, len(self.paths)), range(first))
+        yield from chain(range(first, len(self.paths)), range(first))
 
     def _image(self, index: int) -> np.ndarray:
         image = self.cache.get(index) if self.cache is not None else None
