@@ -266,6 +266,14 @@ def test_a_list_without_a_picture_is_an_error_before_anything_is_trained(place, 
     assert not list(place.glob("backup/*"))
 
 
+def test_an_evaluation_without_a_picture_is_an_error_too_unless_strict(place, capfd):
+    Network("tiny.cfg").save_weights("w.weights")
+    (place / "list.txt").write_text("nowhere/0.png\n")
+    words = ["detector", "map", "obj.data", "tiny.cfg", "w.weights", "-nogpu", "-quiet"]
+    assert "list.txt: 0 of 1 images readable" in said(capfd, words, 1)
+    assert "Cannot load image nowhere/0.png" in said(capfd, [*words, "-strict"], 0)
+
+
 def test_a_list_of_damaged_pictures_is_an_error_too(place, capfd):
     for image in (place / "img").glob("*.png"):
         image.write_bytes(image.read_bytes()[:50])
@@ -306,8 +314,8 @@ def test_nothing_in_a_bad_data_set_ends_a_training(place, capfd, workers):
     assert sorted(bad) == sorted(["img/7.jpg", "img/8.jpg", *(f"img/{i}.txt" for i in (7, 8, 10, 11))])
     wrong = lines("bad_label.list")
     assert len(wrong) == len(set(wrong))
-    assert f"{len(bad)} of what was wrong with images or labels: see bad.list" in text
-    assert f"{len(wrong)} of what was wrong with images or labels: see bad_label.list" in text
+    assert f"{len(bad)} images or label files could not be read: see bad.list" in text
+    assert f"{len(wrong)} labels were wrong: see bad_label.list" in text
     assert "2 label files have more boxes than max=200" in text
 
 

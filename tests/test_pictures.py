@@ -13,7 +13,7 @@ from darknetpy.data import cache, notes
 from darknetpy.data.cache import DiskCache, PrivateCache, SharedCache, make_cache, room_for_cache
 from darknetpy.data.draws import MOSAIC, Augmentation
 from darknetpy.data.pictures import Pictures
-from darknetpy.errors import DataError, UsageError
+from darknetpy.errors import ConfigError, DataError, UsageError
 from darknetpy.layers import read_structure
 
 BYTES = 8 * 10 * 3
@@ -194,3 +194,11 @@ def test_the_last_head_speaks_for_all(tmp_path):
     assert (found.jitter, found.resize, found.max_boxes, found.classes) == pytest.approx((0.4, 1.5, 90, 2))
     assert (found.hue, found.saturation, found.exposure) == pytest.approx((0.1, 1.5, 1.0))
     assert (found.mode, found.flip, found.mosaic_bound, found.letter_box) == (MOSAIC, False, True, False)
+
+
+def test_pairs_need_two_rows(tmp_path):
+    path = tmp_path / "one.cfg"
+    path.write_text(CFG.replace("batch=8", "batch=8\nsubdivisions=8\ncontrastive=1"))
+    structure = read_structure(str(path))
+    with pytest.raises(ConfigError, match="contrastive=1 needs pairs, but batch/subdivisions is 1"):
+        Augmentation.of(structure.net, structure.heads[-1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from darknetpy.errors import warn
+from darknetpy.errors import ConfigError, warn
 
 if TYPE_CHECKING:
     from darknetpy.config import NetOptions
@@ -48,6 +48,8 @@ class Augmentation:
     def of(cls, net: NetOptions, head: Layer) -> Augmentation:
         """What a cfg asks for."""
         o = head.options
+        if net.contrastive and net.mini_batch < 2:
+            raise ConfigError("contrastive=1 needs pairs, but batch/subdivisions is 1", remedy="lower subdivisions=")
         if net.mixup == MIXUP and net.mixup_mode != MIXUP:
             warn("mixup=1 has no effect beside mosaic=1 or cutmix=1, as in Darknet")
         return cls(

@@ -20,6 +20,10 @@ Note = tuple[str, str]
 MOST = 100_000
 """Notes remembered so as not to repeat them; beyond that they may come again."""
 BAD_IMAGES, BAD_LABELS = "bad.list", "bad_label.list"
+_SUMMARIES = {
+    BAD_IMAGES: f"images or label files could not be read: see {BAD_IMAGES}",
+    BAD_LABELS: f"labels were wrong: see {BAD_LABELS}",
+}
 
 _told: set[Note] = set()
 _counts: Counter[str] = Counter()
@@ -39,10 +43,7 @@ def tally(kind: str, item: str) -> None:
 
 def summary() -> list[str]:
     """What was listed and counted since the last call, a sentence each."""
-    sentences = [
-        f"{count} {name[1:]}" if name[0] == "#" else f"{count} of what was wrong with images or labels: see {name}"
-        for name, count in _counts.items()
-    ]
+    sentences = [f"{count} {_SUMMARIES.get(name, name[1:])}" for name, count in _counts.items()]
     _counts.clear()
     return sentences
 

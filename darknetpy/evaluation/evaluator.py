@@ -16,6 +16,7 @@ from tqdm import tqdm
 from darknetpy.config.datafile import DataConfig, read_list
 from darknetpy.data.evaluation import EvaluationImages, Sample
 from darknetpy.data.notes import say
+from darknetpy.data.pictures import require_one
 from darknetpy.data.sets import open_data
 from darknetpy.detections import Detections
 from darknetpy.errors import DataError
@@ -103,6 +104,8 @@ def evaluation_images(
     """The pictures of `valid=`, with their truths and those of `difficult=`."""
     valid = config.valid(config.file("train", default) if config.has("train") else default)
     paths = config.listed(valid)
+    if not detector.network.strict:
+        require_one(paths, valid)
     difficult = config.file("difficult")
     return EvaluationImages(
         paths,

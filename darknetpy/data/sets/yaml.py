@@ -55,7 +55,7 @@ def _by_library(text: str, name: str, line: int) -> dict[str, Any]:
     except ImportError:
         raise DataError(
             "is written in a part of YAML that is not understood here", file=name, line=line,
-            remedy="write `key: value`, `[a, b]` or one entry a line, or install pyyaml",
+            remedy="write `key: value`, `[a, b]` or one entry a line, or install darknetpy[yaml]",
         ) from None  # fmt: skip
     try:
         content = yaml.safe_load(text)
