@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import signal
@@ -10,12 +9,12 @@ import struct
 import subprocess
 import sys
 import time
-import traceback
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small import CFG, data_set
+from together import together
 
 from darknetpy.parallel import launch
 
@@ -30,38 +29,6 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 # --- replicas started by a test, each running a function -------------------------------------------------------------
-
-
-def together(count: int, job, *arguments) -> list:
-    """What `job(replica, *arguments)` gives in each of `count` processes that know each other."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "cv2", "darknetpy.training"])
-    store, found = launch.meeting_point(), context.SimpleQueue()
-    environments = [launch.environment(rank, count, store.port) for rank in range(count)]
-    processes = [context.Process(target=_replica, args=(e, job, arguments, found)) for e in environments]
-    for process in processes:
-        process.start()
-    results = dict(found.get() for _ in processes)
-    for process in processes:
-        process.join()
-    failed = [text for ok, text in results.values() if not ok]
-    assert not failed, failed[0]
-    return [results[rank][1] for rank in range(count)]
-
-
-def _replica(environment: dict, job, arguments, found) -> None:
-    import torch
-
-    from darknetpy.parallel import join
-
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    try:
-        arguments, options = arguments[:-1], arguments[-1]
-        replicas = join("cpu", ddp=options.pop("ddp", False))
-        found.put((replicas.rank, (True, job(replicas, *arguments, **options))))
-    except Exception:
-        found.put((int(environment["RANK"]), (False, traceback.format_exc())))
 
 
 def train(replicas, iterations: int, weights: str | None = None, *, poison: int | None = None, **options):

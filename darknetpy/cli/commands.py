@@ -26,7 +26,7 @@ class Command:
 
 
 _EVERY = ("strict", "set", "i", "nogpu", "quiet", "trace")
-_DETECT = ("thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_show", "letter_box")
+_DETECT = ("gpus", "thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_show", "letter_box")
 _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
@@ -44,10 +44,10 @@ COMMANDS = [
     Command("detector test", "DATA CFG [WEIGHTS] [IMAGE]", "detect in an image or a list", "detect:test", _DETECT),
     Command(
         "detector map", "DATA CFG WEIGHTS", "mean average precision", "evaluate:map_",
-        ("points", "iou_thresh", "thresh", "batch"),
+        ("points", "iou_thresh", "thresh", "batch", "gpus"),
     ),
     Command("detector demo", "DATA CFG WEIGHTS [VIDEO]", "detect in a video, a camera or a stream", "demo:demo", _DEMO),
-    Command("detector valid", "DATA CFG WEIGHTS", "write result files", "evaluate:valid", ("out", "batch")),
+    Command("detector valid", "DATA CFG WEIGHTS", "write result files", "evaluate:valid", ("out", "batch", "gpus")),
     Command("detector recall", "DATA CFG WEIGHTS", "recall of boxes", "evaluate:recall", ()),
     Command(
         "detector calc_anchors", "DATA", "anchors for a data set", "evaluate:calc_anchors",

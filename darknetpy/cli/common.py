@@ -46,9 +46,12 @@ def pick_device(line: Line):
     return choose_device(line.get("i"), bool(line.get("nogpu")))
 
 
-def load_weights(network, path: str | None, read: Callable | None = None) -> None:
+def load_weights(network, path: str | None, read: Callable | None = None, speak: bool = True) -> None:
     """Load a file with Darknet's messages, by `read` where that is special; no path leaves random weights."""
     if not path:
+        return
+    if not speak:
+        network.load_weights(path)
         return
     print(f"Loading weights from {path}...", end="", file=sys.stderr, flush=True)
     try:

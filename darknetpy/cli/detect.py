@@ -7,17 +7,40 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from darknetpy.assets import locate
-from darknetpy.cli.common import lay_out, load_weights, names_for, pick_device, show_table
+from darknetpy.cli.common import lay_out, load_weights, names_for, show_table
 from darknetpy.cli.parse import Line, files_of
+from darknetpy.cli.replicas import be_silent, join, several, start
 from darknetpy.data.sets import open_data
 from darknetpy.errors import DarknetpyError, ImageError, UsageError, warn
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from darknetpy.detections import Detections
 
 TYPE_NUMBER = {"yolo": 28, "region": 27, "Gaussian_yolo": 29, "detection": 26}
 """Darknet's numbers of layer types, which `Detection layer:` lines show."""
 PROMPT = "Enter Image Path: "
+ROUND = 8
+"""Pictures that each of several replicas looks at before the main one shows what was found."""
 _BLACK = (10, 10)
+
+
+@dataclass
+class Looked:
+    """A picture and what was found in it, or why it could not be read. `picture` is (C, H, W), not kept by other
+    replicas than the main one."""
+
+    path: str
+    found: Detections | None = None
+    picture: np.ndarray | None = None
+    seconds: float = 0.0
+    error: str = ""
 
 
 def test(line: Line, words: list[str]) -> int:
@@ -39,20 +62,28 @@ def detect(line: Line, words: list[str]) -> int:
 
 def _run(line: Line, files: dict[str, str], thresh: float) -> int:
     strict = bool(line.get("strict"))
+    devices = [] if "image" in files else several(line)
+    if devices:
+        be_silent()
     data = None if "names" in files else open_data(files["data"], strict)
     names = names_for(files, data)
     structure = lay_out(files["cfg"], line)
+    if devices:
+        return start(line, devices)
+    replicas, device = join(line)
     show_table(structure, line)
     _say_names(names, structure, files, data)
 
     from darknetpy.inference import Detector
     from darknetpy.network import Network
 
-    network = Network.from_structure(structure, pick_device(line))
-    load_weights(network, files.get("weights"))
+    network = Network.from_structure(structure, device)
+    load_weights(network, files.get("weights"), speak=replicas.main)
     letter_box = True if line.get("letter_box") else None
     detector = Detector(network, names=names, letter_box=letter_box, strict=strict)
-    return _pictures(line, detector, files.get("image"), thresh)
+    _pictures(line, detector, files.get("image"), thresh, replicas)
+    replicas.close()
+    return 0
 
 
 def _say_names(names, structure, files, data) -> None:
@@ -65,32 +96,40 @@ def _say_names(names, structure, files, data) -> None:
         )
 
 
-def _pictures(line: Line, detector, image: str | None, thresh: float) -> int:
-    from darknetpy.detections import Detections
+def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) -> None:
+    """Look at all pictures, each replica at its part of every round; the main one shows and writes what was found."""
     from darknetpy.inference.writers import JsonWriter
 
-    out = line.get("out")
+    out = line.get("out") if replicas.main else None
+    alone = replicas.size == 1
+    paths = _paths(image, prompt=alone)
     with JsonWriter(out) if out else nullcontext() as writer:
-        for number, path in enumerate(_paths(image), 1):
-            try:
-                _one(line, detector, path, thresh, writer, number)
-            except ImageError as error:
-                remember_bad(path)
-                if image is not None:
-                    raise
-                warn(str(error))
-                if writer is not None:  # one frame a line of the list, as in Darknet
-                    writer.write(Detections.empty(detector.classes), path)
-    return 0
+        while True:
+            round_ = list(islice(paths, 1 if alone else ROUND * replicas.size)) if replicas.main else None
+            round_ = replicas.share(round_)
+            if not round_:
+                break
+            mine = [_look(line, detector, path, thresh) for path in round_[replicas.rank :: replicas.size]]
+            if image is not None and mine[0].found is None:
+                remember_bad(image)
+                raise ImageError(mine[0].error)
+            parts = replicas.gather(mine if alone else [_light(one) for one in mine])
+            for number in range(len(round_) if replicas.main else 0):
+                if not alone:
+                    print(PROMPT, end="")
+                _tell(line, detector, parts[number % replicas.size][number // replicas.size], writer)
+    if not alone:
+        print(PROMPT, end="", flush=True)
 
 
-def _paths(image: str | None) -> Iterator[str]:
-    """The image of the command line, or a prompt for each line of standard input."""
+def _paths(image: str | None, prompt: bool) -> Iterator[str]:
+    """The image of the command line, or those of standard input, a line each."""
     if image is not None:
         yield image
         return
     while True:
-        print(PROMPT, end="", flush=True)
+        if prompt:
+            print(PROMPT, end="", flush=True)
         text = sys.stdin.readline()
         if not text:
             return
@@ -99,23 +138,48 @@ def _paths(image: str | None) -> Iterator[str]:
             yield path if os.path.exists(path) else path.strip()
 
 
-def _one(line: Line, detector, path: str, thresh: float, writer, number: int) -> None:
+def _look(line: Line, detector, path: str, thresh: float) -> Looked:
+    """Load a picture and detect in it."""
+    picture, error = _load(path, detector.network.net.channels, bool(line.get("strict")))
+    if picture is None:
+        return Looked(path, error=error)
+    began = time.perf_counter()
+    found = detector(picture, line.get("thresh", thresh), line.get("nms", 0.45), line.get("hier"))
+    return Looked(path, found, picture, time.perf_counter() - began, error)
+
+
+def _light(looked: Looked) -> Looked:
+    """What travels to the main replica, which reads the picture itself to draw it."""
+    found = None if looked.found is None else looked.found.cpu()
+    return Looked(looked.path, found, None, looked.seconds, looked.error)
+
+
+def _tell(line: Line, detector, looked: Looked, writer) -> None:
+    """Print, write and draw what was found in a picture of a list; one that cannot be read is said and left out."""
+    from darknetpy.detections import Detections
     from darknetpy.images import can_show, draw_detections, save_image, show
     from darknetpy.inference.writers import detection_lines, save_labels
 
-    picture = _load(path, detector.network.net.channels, bool(line.get("strict")))
-    began = time.perf_counter()
-    found = detector(picture, line.get("thresh", thresh), line.get("nms", 0.45), line.get("hier"))
-    seconds = time.perf_counter() - began
+    path, found = looked.path, looked.found
+    if looked.error:
+        remember_bad(path)
+        warn(looked.error)
+    if found is None:
+        if writer is not None:  # one frame a line of the list, as in Darknet
+            writer.write(Detections.empty(detector.classes), path)
+        return
     for head in detector.heads:
         print(f" Detection layer: {head.index} - type = {TYPE_NUMBER.get(head.type, 0)} ")
-    print(f"{path}: Predicted in {seconds * 1000:f} milli-seconds.")
+    print(f"{path}: Predicted in {looked.seconds * 1000:f} milli-seconds.")
     for text in detection_lines(found, ext_output=bool(line.get("ext_output"))):
         print(text)
     if writer is not None:
         writer.write(found, path)
     if line.get("save_labels"):
         save_labels(found, path)
+    picture = looked.picture
+    if picture is None:
+        picture, _ = _load(path, detector.network.net.channels, bool(line.get("strict")))
     drawn = draw_detections(picture, found)
     save_image("predictions.jpg", drawn)
     sys.stdout.flush()
@@ -123,20 +187,16 @@ def _one(line: Line, detector, path: str, thresh: float, writer, number: int) ->
         show("predictions", drawn)
 
 
-def _load(path: str, channels: int, strict: bool):
-    """A picture; with `-strict` Darknet's black one stands for what cannot be read."""
+def _load(path: str, channels: int, strict: bool) -> tuple[np.ndarray | None, str]:
+    """A picture, or None and why not; with `-strict` Darknet's black one stands for what cannot be read."""
     import numpy as np
 
     from darknetpy.images import load_image
 
     try:
-        return load_image(locate(path), channels)
+        return load_image(locate(path), channels), ""
     except ImageError as error:
-        if not strict:
-            raise
-        warn(str(error))
-        remember_bad(path)
-        return np.zeros((channels, *_BLACK), np.float32)
+        return np.zeros((channels, *_BLACK), np.float32) if strict else None, str(error)
 
 
 def remember_bad(path: str) -> None:

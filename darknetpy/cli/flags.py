@@ -31,7 +31,7 @@ FLAGS = [
     Flag("map_every", "int", "iterations between two evaluations"),
     Flag("mAP_epochs", "int", "epochs between two evaluations", 4),
     Flag("clear", "switch", "start counting at iteration 0"),
-    Flag("gpus", "str", "devices to train on, as 0,1,2; all; idle; with -nogpu as many replicas on the CPU"),
+    Flag("gpus", "str", "devices, as 0,1,2; all; idle; with -nogpu as many replicas on the CPU"),
     Flag("ddp", "switch", "several devices: share gradients at every update instead of averaging weights"),
     Flag("burn_in_single", "str", "train the first N iterations (auto) on one device, then on all"),
     Flag("max_restarts", "int", "start again so often when a GPU has to be reset", 3),

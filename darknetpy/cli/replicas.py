@@ -9,10 +9,25 @@ import sys
 from darknetpy.cli.parse import Line
 
 
-def wants_several(line: Line) -> bool:
-    """Whether a command line asks for more than one replica, and this process is none of them yet."""
+def several(line: Line) -> list[str]:
+    """Devices of the replicas that a command line asks for, [] where it is one or this process is one of them."""
     text = str(line.get("gpus") or "")
-    return ("," in text or text in ("all", "idle", "-1")) and not _is_replica()
+    if not ("," in text or text in ("all", "idle", "-1")) or _is_replica():
+        return []
+    from darknetpy.parallel import choose_devices
+
+    devices = choose_devices(text, None, bool(line.get("nogpu")))
+    if len(devices) > 1:
+        return devices
+    line.values.update({"gpus": devices[0][5:]} if devices[0] != "cpu" else {"gpus": None, "nogpu": True})
+    return []
+
+
+def start(line: Line, devices: list[str]) -> int:
+    """Run this command line in a replica for each device; the exit status."""
+    from darknetpy.parallel.launch import launch
+
+    return launch(line.arguments, devices)
 
 
 def _is_replica() -> bool:

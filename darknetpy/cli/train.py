@@ -6,7 +6,7 @@ import sys
 
 from darknetpy.cli.common import lay_out, show_table
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.cli.replicas import be_silent, join, wants_several
+from darknetpy.cli.replicas import be_silent, join, several
 from darknetpy.config.numbers import atoi
 from darknetpy.data.sets import open_data
 from darknetpy.errors import UsageError
@@ -23,12 +23,8 @@ def train(line: Line, words: list[str]) -> int:
     files = files_of(words, ["data", "cfg", "weights"])
     if "data" not in files or "cfg" not in files:
         raise UsageError("usage: darknetpy detector train [data] [cfg] [weights (optional)]")
-    if wants_several(line):
-        from darknetpy.parallel import choose_devices
-
-        devices = choose_devices(line.get("gpus"), None, bool(line.get("nogpu")))
-        if len(devices) > 1:
-            return _launch(line, files, devices)
+    if devices := several(line):
+        return _launch(line, files, devices)
     strict = bool(line.get("strict"))
     data = open_data(files["data"], strict)
     structure = lay_out(files["cfg"], line, training=True)

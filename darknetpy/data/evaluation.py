@@ -29,7 +29,8 @@ MOST_THREADS = 8
 
 @dataclass
 class Sample:
-    """One picture of a list: the network's input (C, H, W), its original size, its truths and difficult truths."""
+    """One picture of a list: its number there, the network's input (C, H, W), its original size, its truths and
+    difficult truths."""
 
     index: int
     path: str
@@ -65,13 +66,15 @@ class EvaluationImages:
         self.paths, self.prepare, self.channels = list(paths), prepare, channels
         self.difficult, self.with_labels, self.strict, self.annotations = difficult, labels, strict, annotations
         self.threads = min(MOST_THREADS, cpu_count()) if threads is None else threads
+        self.numbers = range(len(self.paths))
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def picked(self, indices: Sequence[int]) -> EvaluationImages:
-        """The same reading of a part of the list."""
+        """The same reading of a part of the list; its samples keep their numbers."""
         part = copy.copy(self)
+        part.numbers = [self.numbers[i] for i in indices]
         part.paths = [self.paths[i] for i in indices]
         part.difficult = None if self.difficult is None else [self.difficult[i] for i in indices]
         return part
@@ -86,9 +89,8 @@ class EvaluationImages:
             append_line(BAD_IMAGES, path)
             picture = np.zeros((self.channels, BLACK, BLACK), np.float32)
         labels = labels_of(path, self.strict, self.annotations) if self.with_labels else None
-        return Sample(
-            index, path, self.prepare(picture), (picture.shape[2], picture.shape[1]), labels, self._difficult(index)
-        )
+        size = (picture.shape[2], picture.shape[1])
+        return Sample(self.numbers[index], path, self.prepare(picture), size, labels, self._difficult(index))
 
     def _difficult(self, index: int) -> Labels | None:
         if self.difficult is None:

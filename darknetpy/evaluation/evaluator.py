@@ -6,7 +6,8 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import nullcontext
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from tqdm import tqdm
 
 from darknetpy.config.datafile import DataConfig, read_list
 from darknetpy.data.evaluation import EvaluationImages, Sample
-from darknetpy.data.notes import say
+from darknetpy.data.notes import collecting, say, tell
 from darknetpy.data.pictures import require_one
 from darknetpy.data.sets import open_data
 from darknetpy.detections import Detections
@@ -24,11 +25,14 @@ from darknetpy.evaluation.average_precision import EvaluationResult, score
 from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
 from darknetpy.layers.recurrent import Recurrent
+from darknetpy.parallel import Single
 
 THRESH, NMS, HIER = 0.005, 0.45, 0.0
 """Detections enter the ranking above this confidence, after suppression at this overlap; a class tree is descended to
 its leaves."""
 IOU_THRESH, CONF_THRESH = 0.5, 0.25
+ALONE = Single()
+T = TypeVar("T")
 
 
 class Predictor(Protocol):
@@ -126,21 +130,36 @@ def run_evaluation(
     points: int = 0,
     batch: int = 0,
     progress: bool = True,
+    replicas: Single = ALONE,
 ) -> EvaluationResult:
-    """mAP of a detector on pictures with truths."""
+    """mAP of a detector on pictures with truths; replicas share them out, and all get the same result."""
     began = time.perf_counter()
-    result = score(collect(detector, images, batch, progress), list(detector.names), iou_thresh, thresh, points)
-    result.seconds = time.perf_counter() - began
-    return result
+    parts = shared_out(replicas, lambda: collect(detector, images, batch, progress, replicas))
+    result = None
+    if replicas.main:
+        result = score(parts[0].merge(parts[1:]), list(detector.names), iou_thresh, thresh, points)
+        result.seconds = time.perf_counter() - began
+    return replicas.share(result)
+
+
+def shared_out(replicas: Single, work: Callable[[], T]) -> list[T]:
+    """What `work` gives on each replica, in the order of ranks, at the main one; [] at the others.
+
+    What there is to tell of pictures and labels, the main one tells.
+    """
+    with nullcontext([]) if replicas.main else collecting() as told:
+        done = work()
+    parts = replicas.gather((done, told))
+    for _, notes in parts:
+        tell(notes)
+    return [part for part, _ in parts]
 
 
 def collect(
-    detector: Predictor, images: EvaluationImages, batch: int = 0, progress: bool = True, first: int = 0, step: int = 1
+    detector: Predictor, images: EvaluationImages, batch: int = 0, progress: bool = True, replicas: Single = ALONE
 ) -> Matches:
-    """Detections of all pictures beside their truths, ready for `score`.
-
-    Several processes may each take every `step`-th picture of a list, beginning with `first`: `Matches.merge` makes one
-    of their parts, in the order of the list.
+    """Detections of this replica's pictures beside their truths, ready for `score`: `Matches.merge` makes one of what
+    the replicas collected, in the order of the list.
     """
     matches = Matches(detector.classes)
 
@@ -153,13 +172,13 @@ def collect(
             truth.classes,
             hard.boxes if hard else None,
             hard.classes if hard else None,
-            index=first + step * sample.index,
+            index=sample.index,
         )
         if wrong:
             where = truth.path or sample.path
             say(f"{where}: {wrong} labels have a class outside 0..{matches.classes - 1} and are left out")
 
-    for_each(detector, images, match, THRESH, NMS, HIER, batch, progress)
+    for_each(detector, images, match, THRESH, NMS, HIER, batch, progress, replicas=replicas)
     return matches
 
 
@@ -173,27 +192,33 @@ def for_each(
     batch: int = 0,
     progress: bool = True,
     relative: bool = True,
+    replicas: Single = ALONE,
 ) -> None:
-    """Call `act(sample, detections)` for every picture in order, with detections on the CPU.
+    """Call `act(sample, detections)` for every picture in order, with detections on the CPU; a replica takes every
+    G-th picture.
 
-    What does not fit the device's memory is tried again in halves.
+    Every pass has the same number of pictures, the last one filled up with repetitions: libraries round differently for
+    batches of different sizes, and so a picture gets the same numbers whoever looks at it. What does not fit the
+    device's memory is tried again in halves.
     """
-    size = _batch_size(detector, batch)
-    shown = progress and sys.stderr.isatty()
+    size = max(1, min(_batch_size(detector, batch), len(images)))
+    images = images.picked(range(replicas.rank, len(images), replicas.size)) if replicas.size > 1 else images
+    shown = progress and replicas.main and sys.stderr.isatty()
     with tqdm(total=len(images), unit="img", disable=not shown, leave=False) as bar:
         for samples in images.batches(size):
             while samples:
                 now = samples[:size]
+                full = [*now, *now[-1:] * (size - len(now))]
                 try:
-                    inputs = torch.from_numpy(np.stack([sample.input for sample in now]))
-                    found = detector.predict(inputs, [s.size for s in now], thresh, nms, hier, relative)
+                    inputs = torch.from_numpy(np.stack([sample.input for sample in full]))
+                    found = detector.predict(inputs, [s.size for s in full], thresh, nms, hier, relative)
                 except torch.cuda.OutOfMemoryError:
                     if size == 1:
                         raise
-                    size = max(1, min(size, len(now)) // 2)
+                    size //= 2
                     torch.cuda.empty_cache()
                     continue
-                for sample, detections in zip(now, found, strict=True):
+                for sample, detections in zip(now, found[: len(now)], strict=True):
                     act(sample, detections.cpu())
                 bar.update(len(now))
                 samples = samples[len(now) :]

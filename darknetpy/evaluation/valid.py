@@ -11,22 +11,26 @@ from darknetpy.config.datafile import DataConfig
 from darknetpy.data.evaluation import EvaluationImages, Sample
 from darknetpy.detections import Detections
 from darknetpy.errors import DataError, MissingFileError
-from darknetpy.evaluation.evaluator import evaluation_images, for_each
+from darknetpy.evaluation.evaluator import ALONE, evaluation_images, for_each, shared_out
 from darknetpy.evaluation.result_files import FORMATS, Found
 from darknetpy.inference import Detector
+from darknetpy.parallel import Single
 
 THRESH, NMS = 0.001, 0.6
 
 
-def run_valid(data: DataConfig, detector: Detector, out: str | None = None, batch: int = 0) -> list[str]:
+def run_valid(
+    data: DataConfig, detector: Detector, out: str | None = None, batch: int = 0, replicas: Single = ALONE
+) -> list[str]:
     """Write what a detector finds in the `valid=` list, in the format of `eval=`.
 
     Args:
         data: its `results=` folder is made if need be; `map=` names a file that says, for each class of the result,
             which class of the network it is.
         out: replaces the format's own file name, or its prefix, or its folder.
+        replicas: those that share the pictures out; the main one writes.
 
-    Returns the files. Raises DataError where a file cannot be written or `map=` does not fit.
+    Returns the files, [] at other replicas. Raises DataError where a file cannot be written or `map=` does not fit.
     """
     images = evaluation_images(data, detector, labels=False, default="data/train.list")
     mapping = read_map(data.file("map") or "", detector.classes) if data.has("map") else None
@@ -36,20 +40,25 @@ def run_valid(data: DataConfig, detector: Detector, out: str | None = None, batc
         os.makedirs(folder or ".", exist_ok=True)
     except OSError as error:
         raise DataError(f"cannot be made a folder: {error.strerror}", file=folder, remedy="change results=") from error
-    found = collect(detector, images, mapping, batch)
-    return form.write(found, folder, form.default if out is None else out)
+    found = collect(detector, images, mapping, batch, replicas)
+    return form.write(found, folder, form.default if out is None else out) if replicas.main else []
 
 
 def collect(
-    detector: Detector, images: EvaluationImages, mapping: Sequence[int] | None = None, batch: int = 0
-) -> Found:
-    """Everything above confidence .001 in a list of pictures."""
+    detector: Detector, images: EvaluationImages, mapping: Sequence[int] | None = None, batch: int = 0,
+    replicas: Single = ALONE,
+) -> Found:  # fmt: skip
+    """Everything above confidence .001 in a list of pictures; at the main replica what all have found."""
     parts = []
 
     def act(sample: Sample, found: Detections) -> None:
         parts.append((sample.index, sample.path, sample.size, *pairs(found, mapping)))
 
-    for_each(detector, images, act, THRESH, NMS, batch=batch, relative=False)
+    def work() -> list[tuple]:
+        for_each(detector, images, act, THRESH, NMS, batch=batch, relative=False, replicas=replicas)
+        return parts
+
+    parts = sorted((one for part in shared_out(replicas, work) for one in part), key=lambda one: one[0])
     names = detector.names if mapping is None else [detector.names[i] for i in mapping]
     return join(parts, names)
 

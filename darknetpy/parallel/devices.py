@@ -23,7 +23,7 @@ def choose_devices(text: str | None, index: int | None = None, no_gpu: bool = Fa
         return ["cpu"] * max(1, len(wanted))
     if not torch.cuda.is_available():
         if wanted:
-            warn("CUDA is not available: training one replica on the CPU; -nogpu with -gpus makes more of them")
+            warn("CUDA is not available: one replica on the CPU does the work; -nogpu with -gpus makes more of them")
         return ["cpu"]
     if not wanted:
         return [_numbered(str(index or 0), "-i")] if index is None or index >= 0 else ["cpu"]

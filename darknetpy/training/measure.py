@@ -11,7 +11,7 @@ from darknetpy.data.evaluation import EvaluationImages
 from darknetpy.errors import DarknetpyError
 from darknetpy.evaluation import EvaluationResult, evaluation_images
 from darknetpy.evaluation.average_precision import score
-from darknetpy.evaluation.evaluator import collect
+from darknetpy.evaluation.evaluator import collect, shared_out
 from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
 from darknetpy.layers import read_structure
@@ -57,32 +57,30 @@ class Measurement:
             self.network.train(False)
             images = self._pictures(only)
             for batch in (self.batch, 1):
-                found, error = self._collect(images, batch)
-                if not self.replicas.total(float(error is not None))[0]:
-                    return self._score(found)
+                parts = shared_out(self.replicas, lambda batch=batch: self._collect(images, batch))
+                result, failure = self.replicas.share(self._score(parts) if self.replicas.main else None)
+                if result is not None:
+                    return result
                 free_cached_memory()
-            texts = self.replicas.share([text for text in self.replicas.gather(str(error or "")) if text])
-            raise EvaluationFailed(texts[0])
+            raise EvaluationFailed(failure)
 
-    def _collect(self, images: EvaluationImages, batch: int) -> tuple[Matches | None, Exception | None]:
+    def _collect(self, images: EvaluationImages, batch: int) -> tuple[Matches | None, str]:
         """What this replica found in its share, or why not."""
-        rank, size = self.replicas.rank, self.replicas.size
         self.network.reset_state()
         try:
-            return self._run(images.picked(range(rank, len(images), size)), batch), None
+            return self._run(images, batch), ""
         except (DarknetpyError, RuntimeError, MemoryError, OSError) as error:
-            return None, error
+            return None, str(error) or type(error).__name__
 
     def _run(self, images: EvaluationImages, batch: int) -> Matches:
-        rank, size = self.replicas.rank, self.replicas.size
-        return collect(self.detector, images, batch, self.replicas.main, rank, size)
+        return collect(self.detector, images, batch, self.replicas.main, self.replicas)
 
-    def _score(self, found: Matches) -> EvaluationResult:
-        parts = self.replicas.gather(found)
-        result = None
-        if self.replicas.main:
-            result = score(parts[0].merge(parts[1:]), list(self.detector.names), self.iou_thresh, self.thresh, 0)
-        return self.replicas.share(result)
+    def _score(self, parts: list[tuple[Matches | None, str]]) -> tuple[EvaluationResult | None, str]:
+        """The result of what all replicas found, or the first reason why there is none."""
+        found = [part for part, _ in parts]
+        if any(part is None for part in found):
+            return None, next(text for _, text in parts if text)
+        return score(found[0].merge(found[1:]), list(self.detector.names), self.iou_thresh, self.thresh, 0), ""
 
     def _pictures(self, only: int | None) -> EvaluationImages:
         if self._images is None:
