@@ -7,6 +7,7 @@ import subprocess
 import cv2
 import numpy as np
 import pytest
+import torch
 from small import CFG, data_set, picture
 
 from darknetpy import Network
@@ -25,6 +26,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def weights(place):
+    torch.manual_seed(0)
     Network("tiny.cfg").save_weights("tiny.weights")
     return "tiny.weights"
 
