@@ -210,6 +210,11 @@ class Network(nn.Module):
         """Forget what recurrent layers remember from earlier calls (Darknet: `reset_rnn`)."""
         self.states = [{} for _ in self.layers]
 
+    @torch.no_grad()
+    def forget(self, sequences: Tensor) -> None:
+        """Forget what recurrent layers remember of some sequences (B,) of a batch, where the mask is true."""
+        self.states = _without(self.states, sequences)
+
     def fuse(self) -> None:
         """Fold batch normalisation into the weights that inference uses (Darknet: `fuse_conv_batchnorm`)."""
         if self._fused is None:
@@ -324,6 +329,19 @@ class Network(nn.Module):
         twin.header, twin.frozen_before = self.header, self.frozen_before
         twin.train(self.training)
         return twin
+
+
+def _without(state, sequences: Tensor):
+    """A structure of tensors with the rows of some sequences zero; what has no such rows stays."""
+    if isinstance(state, Tensor):
+        if state.dim() == 0 or len(state) != len(sequences):
+            return state
+        return state.masked_fill(sequences.view(-1, *(1,) * (state.dim() - 1)), 0.0)
+    if isinstance(state, dict):
+        return {key: _without(part, sequences) for key, part in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_without(part, sequences) for part in state)
+    return state
 
 
 def _last_use(layers: list[Layer]) -> list[list[int]]:

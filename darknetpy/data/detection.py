@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
 
+from darknetpy.data.batches import Batch, Rows
 from darknetpy.data.cache import Cache
 from darknetpy.data.combine import Slot, combine
 from darknetpy.data.draws import MIXUP, MOSAIC, Augmentation
@@ -18,24 +18,6 @@ from darknetpy.data.truth import TRUTH_SIZE
 from darknetpy.errors import DataError
 
 __all__ = ["Batch", "DetectionData", "Request", "Rows", "stack_truth"]
-
-
-@dataclass
-class Batch:
-    """Pictures (B, C, H, W), uint8 (float32 in 0..1 after mixup), and truth rows (B, M, 6), M the longest list."""
-
-    images: np.ndarray
-    truth: np.ndarray
-    request: Request
-    paths: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Rows:
-    """Truth rows and first picture of consecutive rows of a batch."""
-
-    truth: list[np.ndarray]
-    paths: list[str]
 
 
 class DetectionData:
@@ -61,6 +43,9 @@ class DetectionData:
     @property
     def paths(self) -> list[str]:
         return self.pictures.paths
+
+    def __len__(self) -> int:
+        return len(self.paths)
 
     @property
     def widest(self) -> type:
@@ -93,6 +78,11 @@ class DetectionData:
             result.truth.append(truth)
             result.paths.append(path)
         return result
+
+    @staticmethod
+    def stack(truth: Sequence[np.ndarray]) -> np.ndarray:
+        """See `stack_truth`."""
+        return stack_truth(truth)
 
     def _slots(self, request: Request, row: int, mode: int) -> tuple[str, list[Slot]]:
         """Path of the first picture, and all pictures of a row with their draws."""

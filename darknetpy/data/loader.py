@@ -20,8 +20,9 @@ from multiprocessing.process import BaseProcess
 import numpy as np
 
 from darknetpy.data import notes, worker
+from darknetpy.data.batches import Batch, Source
 from darknetpy.data.buffers import Buffers
-from darknetpy.data.detection import Batch, DetectionData, Request, stack_truth
+from darknetpy.data.sampling import Request
 from darknetpy.errors import warn
 
 AHEAD = 2
@@ -55,7 +56,7 @@ class Loader:
     """
 
     def __init__(
-        self, data: DetectionData, workers: int = 0, ahead: int = AHEAD, empty: Callable[..., np.ndarray] = np.empty,
+        self, data: Source, workers: int = 0, ahead: int = AHEAD, empty: Callable[..., np.ndarray] = np.empty,
         watch: Callable[[list[Batch]], None] | None = None,
     ):  # fmt: skip
         self.data, self.workers, self.ahead = data, max(0, workers), max(0, ahead)
@@ -138,7 +139,7 @@ class Loader:
             self._buffers.give_back(job.buffer)
             job.buffer = None
         truth = [row for part in parts for row in part.rows.truth]
-        return Batch(images, stack_truth(truth), job.request, [path for part in parts for path in part.rows.paths])
+        return Batch(images, self.data.stack(truth), job.request, [path for part in parts for path in part.rows.paths])
 
     def _waited(self, future: Future) -> worker.Made:
         """The result of a task. A process that is killed while it sends one would be waited for without end: so if one

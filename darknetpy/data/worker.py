@@ -14,19 +14,19 @@ import cv2
 import numpy as np
 
 from darknetpy.data import notes
+from darknetpy.data.batches import Rows, Source
 from darknetpy.data.buffers import Buffers
-from darknetpy.data.detection import DetectionData, Rows
 from darknetpy.data.sampling import Request
 from darknetpy.errors import DarknetpyError
 
 POLL = 1.0
 """Seconds between two looks at whether the parent process still lives."""
 
-_data: DetectionData | None = None
+_data: Source | None = None
 _buffers: Buffers | None = None
 
 
-def start(data: DetectionData, buffers: Buffers | None) -> None:
+def start(data: Source, buffers: Buffers | None) -> None:
     """Once in each process: one thread of its own, deaf to Ctrl-C (the parent decides), gone when the parent is."""
     global _data, _buffers
     _data, _buffers = data, buffers

@@ -4,34 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from darknetpy.config.datafile import DataConfig
 from darknetpy.data.cache import make_cache
 from darknetpy.data.detection import DetectionData
 from darknetpy.data.draws import Augmentation
-from darknetpy.data.loader import AHEAD, Loader
-from darknetpy.data.notes import summary
+from darknetpy.data.loader import AHEAD
 from darknetpy.data.pictures import require_one
 from darknetpy.data.preview import Preview
 from darknetpy.data.sets import open_data
-from darknetpy.errors import DarknetpyError, DataError, MissingFileError, WeightsError, warn
+from darknetpy.errors import DataError, MissingFileError
 from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
 from darknetpy.parallel import Single
-from darknetpy.runtime import default_workers, host_arrays, seed_all, set_parity
-from darknetpy.training.checkpoint import Checkpoints, read_state
-from darknetpy.training.events import Events, Sink, default_sinks
-from darknetpy.training.learner import Learner
-from darknetpy.training.lock import RunLock
+from darknetpy.training.checkpoint import Checkpoints
+from darknetpy.training.events import Sink
 from darknetpy.training.measure import Measurement
 from darknetpy.training.plan import Stops
-from darknetpy.training.trainer import Settings, Trainer, TrainResult
-from darknetpy.weights import Header
-
-OTHER_DRAWS = 7919
-"""Between the seeds of replicas, for what layers draw."""
+from darknetpy.training.run import Recipe, run
+from darknetpy.training.trainer import Settings, TrainResult
 
 
 def train(
@@ -93,75 +85,31 @@ def train(
     names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
-    checkpoints = Checkpoints(config.backup, structure.cfg.path)
     paths = config.listed(config.train)
     require_one(paths, config.train)
-    replicas = replicas or Single()
-    with RunLock(checkpoints.folder, checkpoints.base) if replicas.main else nullcontext():
-        if replicas.main:
-            checkpoints.remove_leftovers()
-        state = read_state(weights) if weights and not clear else None
-        if state is not None:
-            seed = state["run"]["seed"]
-        settings = Settings(
-            map_every, map_epochs, iou_thresh, seed,
-            save_every or config.number("saveweights", 10_000 if structure.net.max_batches >= 10_000 else 1000),
-            config.number("savelast", 100), show_details, rehearse, Stops(hours, stop_map, patience, until),
-        )  # fmt: skip
-        set_parity()
-        seed_all(seed)
-        network = _network(structure, weights if state is None else None, clear, device)
-        replicas.wrap(network)
-        learner = Learner(network, strict, replicas)
-        done = learner.iteration if state is None else state["replicas"][0]["counters"][1]
-        if done >= structure.net.max_batches:
-            warn(
-                f"{os.fspath(weights)} is at iteration {done}, max_batches={structure.net.max_batches}: "
-                "nothing is left to train; raise max_batches to go on, or use -clear to begin again"
-            )
-            return TrainResult(done, -1.0)
-        if not weights and os.path.exists(checkpoints.path("last")):
-            warn(f"{checkpoints.path('last')} of an earlier run will be overwritten; to go on with it, name it")
-        options = Augmentation.of(structure.net, structure.heads[-1])
-        closes = structure.net.max_batches - close_mosaic if close_mosaic > 0 else None
-        channels = structure.net.channels
-        kept = make_cache(cache, paths, channels, cache_dir)
-        images = DetectionData(paths, options, channels, seed, strict, kept, config.annotations, closes)
-        watch = Preview(options.classes, names) if show_imgs and replicas.main else None
-        count = default_workers(device, replicas.size) if workers is None else workers
-        measurement = None
-        if evaluate:
-            measurement = Measurement(network, config, names, thresh, iou_thresh, batch, replicas)
-        events = Events([] if not replicas.main else default_sinks() if sinks is None else sinks)
-        if not replicas.main:
-            seed_all(seed + replicas.rank * OTHER_DRAWS)
-        with Loader(images, count, prefetch, host_arrays(device), watch) as loader:
-            result = _trainer(learner, loader, measurement, checkpoints, events, settings, state).run()
-    for sentence in summary():
-        warn(sentence)
-    return result
+    net, options = structure.net, Augmentation.of(structure.net, structure.heads[-1])
+    closes = net.max_batches - close_mosaic if close_mosaic > 0 else None
+    settings = Settings(
+        map_every, map_epochs, iou_thresh, seed,
+        save_every or config.number("saveweights", 10_000 if net.max_batches >= 10_000 else 1000),
+        config.number("savelast", 100), show_details, rehearse, Stops(hours, stop_map, patience, until),
+    )  # fmt: skip
 
+    def source(seed: int, _: int) -> DetectionData:
+        kept = make_cache(cache, paths, net.channels, cache_dir)
+        return DetectionData(paths, options, net.channels, seed, strict, kept, config.annotations, closes)
 
-def _network(structure: Structure, weights: str | os.PathLike | None, clear: bool, device: str) -> Network:
-    network = Network.from_structure(structure, device)
-    if weights:
-        network.load_weights(weights)
-        if clear:
-            network.header = Header()
-    return network
+    def measurement(network: Network, replicas: Single) -> Measurement:
+        return Measurement(network, config, names, thresh, iou_thresh, batch, replicas)
 
-
-def _trainer(learner, loader, measurement, checkpoints, events, settings, state) -> Trainer:
-    try:
-        return Trainer(learner, loader, measurement, checkpoints, events, settings, state)
-    except (KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
-        if state is None or isinstance(error, DarknetpyError):
-            raise
-        first = str(error).strip().splitlines()[0][:160]
-        raise WeightsError(
-            f"the state beside the weights does not fit {learner.network.structure.cfg.path}: {first}",
-            remedy="use the cfg of that run, or remove the .state.pt file to go on from the weights alone",
-        ) from error
+    recipe = Recipe(
+        structure, Checkpoints(config.backup, structure.cfg.path), settings, source,
+        measurement if evaluate else None, (lambda: Preview(options.classes, names)) if show_imgs else None,
+    )  # fmt: skip
+    return run(
+        recipe, weights, clear=clear, device=device, replicas=replicas, workers=workers, prefetch=prefetch,
+        strict=strict, sinks=sinks,
+    )  # fmt: skip
 
 
 def _check_evaluation(config: DataConfig, structure: Structure, names: list[str]) -> None:

@@ -29,6 +29,9 @@ class Started:
     max_chart_loss: float
     evaluating: bool
     folder: str = "."
+    task: str = "detector"
+    metric: str = "mAP%"
+    replicas: int = 1
 
 
 @dataclass(frozen=True)

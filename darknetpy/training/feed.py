@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from darknetpy.data.detection import Batch, Request
+from darknetpy.data.batches import Batch
 from darknetpy.data.loader import Loader
 from darknetpy.data.resize import EVERY, Sizes, dynamic_batch
+from darknetpy.data.sampling import Request
 from darknetpy.training.learner import Learner
 
 
@@ -46,16 +47,17 @@ class Feed:
             return self.net.mini_batch
         return dynamic_batch(self.net.mini_batch, self.sizes.largest, size)
 
-    def one(self, size: tuple[int, int], rows: int) -> tuple[Tensor, Tensor]:
+    def one(self, size: tuple[int, int], rows: int) -> tuple[Tensor, ...]:
         """A single mini-batch out of turn, made in this process."""
         return self.to_device(self.loader.data.batch(Request(self.learner.iteration, 0, *size, rows)))
 
-    def to_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Pictures (B, C, H, W) as float32 in 0..1 and truth (B, M, 6), on the device."""
+    def to_device(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Pictures as float32 in 0..1 and truth, on the device; of a text also which sequences begin anew."""
         images = torch.from_numpy(batch.images).to(self.device, non_blocking=True)
         if images.dtype == torch.uint8:
             images = images.to(torch.float32) * (1.0 / 255)
-        return images, torch.from_numpy(batch.truth).to(self.device, non_blocking=True)
+        others = [batch.truth] if batch.fresh is None else [batch.truth, batch.fresh]
+        return images, *(torch.from_numpy(part).to(self.device, non_blocking=True) for part in others)
 
     def _size_at(self, turn: int, iteration: int, first: bool) -> tuple[int, int]:
         return self.sizes.size(self.seed, turn, iteration, self.net.max_batches, first)

@@ -90,16 +90,21 @@ class Learner:
         self.num_boxes = 0
         self.splits = 1
 
-    def turn(self, mini_batches: Sequence[tuple[Tensor, Tensor]]) -> Turn:
-        """Train on S mini-batches of (images, truth) and update once."""
+    def turn(self, mini_batches: Sequence[tuple[Tensor, ...]]) -> Turn:
+        """Train on S mini-batches of (images, truth) and update once; see `accumulate_all`."""
         done = self.accumulate_all(mini_batches)
         rate = self.update(sum(mini.rows for mini in done))
         return Turn(mean_loss(done), rate, done)
 
-    def accumulate_all(self, mini_batches: Sequence[tuple[Tensor, Tensor]]) -> list[MiniBatch]:
-        """Forward and backward of all mini-batches of a turn, each in `splits` parts where it can be parted."""
+    def accumulate_all(self, mini_batches: Sequence[tuple[Tensor, ...]]) -> list[MiniBatch]:
+        """Forward and backward of all mini-batches of a turn, each in `splits` parts where it can be parted.
+
+        A third tensor (sequences,) says which sequences begin anew: recurrent layers forget what they know of these.
+        """
         done = []
-        for number, (x, truth) in enumerate(mini_batches):
+        for number, (x, truth, *fresh) in enumerate(mini_batches):
+            for which in fresh:
+                self.network.forget(which)
             parts = self._parts(len(x))
             for part_x, part_truth in zip(x.chunk(parts), truth.chunk(parts), strict=True):
                 done.append(self.accumulate(part_x, part_truth, number))

@@ -43,7 +43,7 @@ class Measurement:
         with untouched_random(network.device):
             structure = read_structure(network.structure.cfg, network.strict, batch=1)
             self.network = Network.from_structure(structure, network.device)
-        self.detector = Detector(self.network, names=names, strict=network.strict)
+        self.detector = self._predictor(names)
         self._images: EvaluationImages | None = None
 
     def __call__(self, snapshot: dict[str, Tensor], only: int | None = None) -> EvaluationResult:
@@ -63,6 +63,9 @@ class Measurement:
                     return result
                 free_cached_memory()
             raise EvaluationFailed(failure)
+
+    def _predictor(self, names: Sequence[str]) -> Detector:
+        return Detector(self.network, names=names, strict=self.network.strict)
 
     def _collect(self, images: EvaluationImages, batch: int) -> tuple[Matches | None, str]:
         """What this replica found in its share, or why not."""

@@ -24,7 +24,7 @@ def started(trainer: Trainer) -> Started:
         iteration=learner.iteration,
         max_batches=net.max_batches,
         batch=learner.images,
-        images=len(trainer.loader.data.paths),
+        images=len(trainer.loader.data),
         device=str(trainer.device),
         learning_rate=net.learning_rate,
         momentum=net.momentum,
@@ -34,6 +34,9 @@ def started(trainer: Trainer) -> Started:
         save_last=trainer.saves.every_last,
         max_chart_loss=net.max_chart_loss,
         evaluating=trainer.measurement is not None,
+        task=trainer.settings.task,
+        metric=trainer.settings.metric,
+        replicas=learner.replicas.size,
     )
 
 

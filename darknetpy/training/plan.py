@@ -16,7 +16,7 @@ class EvaluationPlan:
     Args:
         start: iteration at which the run begins; burn_in: none before it; max_batches: always one at the end.
         images: pictures in the training list; per_iteration: pictures of an iteration; epochs: between evaluations.
-        every: replaces max(100, epochs) where given.
+        every: replaces max(least, epochs) where given; least: iterations between two; first: none before it.
     """
 
     start: int
@@ -26,6 +26,8 @@ class EvaluationPlan:
     per_iteration: int
     epochs: int = 4
     every: int | None = None
+    least: int = LEAST_BETWEEN
+    first: int = 0
 
     def __post_init__(self):
         self.last = self.before = self.start
@@ -33,8 +35,10 @@ class EvaluationPlan:
     @property
     def next(self) -> int:
         """Iteration of the next evaluation."""
-        each = self.every or max(LEAST_BETWEEN, self.epochs * self.images // max(1, self.per_iteration))
-        return max(self.last + each, self.burn_in)
+        if self.every:
+            return max(self.last + self.every, self.burn_in)
+        each = max(self.least, self.epochs * self.images // max(1, self.per_iteration))
+        return max(self.last + each, self.burn_in, self.first)
 
     def due(self, iteration: int) -> bool:
         """Whether to evaluate now; asks once for each iteration."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from darknetpy.data.detection import Batch
+from darknetpy.data.batches import Batch
 from darknetpy.data.loader import Loader
 from darknetpy.errors import DarknetpyError, warn
 from darknetpy.network import Network
@@ -21,7 +21,7 @@ from darknetpy.training.feed import Feed
 from darknetpy.training.guard import Transaction, diagnosis, health
 from darknetpy.training.learner import AVERAGED_EVERY, Learner, MiniBatch, Turn
 from darknetpy.training.measure import Measurement
-from darknetpy.training.plan import EvaluationPlan, SavePlan, Stops, TimeLeft
+from darknetpy.training.plan import LEAST_BETWEEN, EvaluationPlan, SavePlan, Stops, TimeLeft
 from darknetpy.training.rehearsal import rehearse
 from darknetpy.training.remedies import Remedies
 from darknetpy.training.saving import Saver
@@ -44,6 +44,8 @@ class Settings:
         map_every: iterations between evaluations (None: by epochs, of which map_epochs).
         seed: of all draws; save_every: iterations between numbered checkpoints (None: as the `.data` file says).
         save_last: iterations between `_last` checkpoints. show_details: keep Darknet's line of each head.
+        task: `detector`, `classifier` or `rnn`; metric: what evaluations measure, as the chart calls it.
+        least_between, first_evaluation: of the evaluations' plan. keep_best: save `_best`.
         iou_thresh: of the evaluation, as printed. rehearse: try everything once before the first turn.
         stops: reasons to end before `max_batches`.
     """
@@ -57,6 +59,11 @@ class Settings:
     show_details: bool = False
     rehearse: bool = True
     stops: Stops = field(default_factory=Stops)
+    task: str = "detector"
+    metric: str = "mAP%"
+    least_between: int = LEAST_BETWEEN
+    first_evaluation: int = 0
+    keep_best: bool = True
 
 
 @dataclass
@@ -98,8 +105,8 @@ class Trainer:
         self.result = TrainResult(learner.iteration, -1.0)
         self.left, self.curve = TimeLeft(), []
         self.evaluations = EvaluationPlan(
-            learner.iteration, self.net.burn_in, self.net.max_batches, len(loader.data.paths), learner.images,
-            settings.map_epochs, settings.map_every,
+            learner.iteration, self.net.burn_in, self.net.max_batches, len(loader.data), learner.images,
+            settings.map_epochs, settings.map_every, settings.least_between, settings.first_evaluation,
         )  # fmt: skip
         self.saves = SavePlan(learner.iteration, max(1, settings.save_every), max(1, settings.save_last))
         self.signals, self.transaction = Signals(immediate=self.replicas.size == 1), Transaction(learner)
@@ -255,7 +262,7 @@ class Trainer:
         if best:
             self.result.best_map = result.map
         self.events.emit(Evaluated(iteration, self.net.max_batches, result, best, self.result.best_map))
-        if best:
+        if best and self.settings.keep_best:
             self.result.best = self.saver.named("best", self.measurement.network)
         if self.network.strict and self.feed.sizes.random:
             self.feed.size = (self.net.width, self.net.height)
