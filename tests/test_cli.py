@@ -202,7 +202,7 @@ def test_lines_of_dos_files_leave_no_trace() -> None:
 def test_every_flag_is_accepted_by_every_command(flag, tmp_path, monkeypatch, capfd) -> None:
     """With its value, with one notice where it has no effect, and the command goes on to its files."""
     monkeypatch.chdir(tmp_path)
-    value = {"switch": [], "words": ["net.batch=1"]}.get(flag.kind, ["1"])
+    value = {"switch": [], "words": ["net.batch=1"], "float or none": ["0.5"]}.get(flag.kind, ["1"])
     for command in COMMANDS:
         words = [*command.name.split(), f"-{flag.name}", *value, "no.data" if "DATA" in command.arguments else "no.cfg"]
         _, error = run(capfd, words, status=1)

@@ -65,7 +65,11 @@ COMMANDS = [
     Command("statistics", "CFG [WEIGHTS]", "numbers of every tensor", "weights:statistics"),
     Command("ops", "CFG", "count floating point operations", "weights:ops"),
     Command("speed", "CFG [TICS]", "time passes of one picture", "weights:speed"),
-    Command("export", "CFG WEIGHTS OUT", "convert to .pt or .weights, by suffix", "export:export"),
+    Command(
+        "export", "CFG WEIGHTS OUT [NAMES]", "convert to .pt .weights .onnx .torchscript .safetensors, by suffix",
+        "export:export", ("outputs", "dynamic_size", "thresh", "nms"),
+    ),
+    Command("verify", "A B [IMAGES]", "compare what two files compute", "export:verify", ("images",)),
 ]  # fmt: skip
 
 _SAME = {"detector calcanchors": "detector calc_anchors"}
@@ -103,7 +107,15 @@ def usage(command: Command | None) -> str:
 
 
 def _spelled(flag: Flag) -> str:
-    value = {"switch": "", "int": " N", "float": " F", "str": " TEXT", "words": " section[#n].key=value ..."}[flag.kind]
+    value = {
+        "switch": "",
+        "int": " N",
+        "float": " F",
+        "str": " TEXT",
+        "words": " section[#n].key=value ...",
+        "files": " FILE ...",
+        "float or none": " [F]",
+    }[flag.kind]
     return f"-{flag.name}{value}"
 
 

@@ -73,11 +73,18 @@ def _value(flag: Flag, word: str, inline: str | None, rest: list[str]) -> object
         if not words:
             raise UsageError(f"{word} needs section.key=value", remedy="for example -set net.width=416")
         return words
+    if flag.kind == "files":
+        files = [inline] if inline else []
+        while rest and _flag_of(rest[0])[0] is None:
+            files.append(rest.pop(0))
+        return files
+    if flag.kind == "float or none" and inline is None and not (rest and _NUMBER.fullmatch(rest[0])):
+        return flag.default
     if inline is None:
         if not rest or (rest[0][:1] == "-" and plain(rest[0]) in BY_NAME and not _NUMBER.fullmatch(rest[0])):
             raise UsageError(f"{word} needs a value", remedy=f"for example {word} {_example(flag)}")
         inline = rest.pop(0)
-    return atoi(inline) if flag.kind == "int" else atof(inline) if flag.kind == "float" else inline
+    return atoi(inline) if flag.kind == "int" else atof(inline) if flag.kind.startswith("float") else inline
 
 
 def _example(flag: Flag) -> str:

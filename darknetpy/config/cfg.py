@@ -100,6 +100,15 @@ class Cfg:
                 )
             for section in chosen:
                 _set(section, match["key"], value)
+            self.text = self.written()
+
+    def written(self) -> str:
+        """The sections as text again, without comments."""
+        lines: list[str] = []
+        for section in self.sections:
+            options = [o.key if o.value is None else f"{o.key}={o.value}" for o in section.options]
+            lines += [section.header, *options, ""]
+        return "\n".join(lines)
 
 
 def _set(section: Section, key: str, value: str) -> None:

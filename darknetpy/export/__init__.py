@@ -1,5 +1,6 @@
 """Networks in other programs' formats."""
 
-from darknetpy.export.formats import export_file
+from darknetpy.export.formats import FORMATS, Options, export_file
+from darknetpy.export.verify import Comparison, verify
 
-__all__ = ["export_file"]
+__all__ = ["FORMATS", "Comparison", "Options", "export_file", "verify"]

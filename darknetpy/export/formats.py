@@ -1,25 +1,88 @@
-"""The table of output formats, by suffix."""
+"""The table of output formats, by suffix, and the one way through it: written, verified, then renamed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from darknetpy.errors import UsageError
+from darknetpy.errors import DataError, UsageError, WeightsError
+from darknetpy.export.module import BOXES, CONTENTS, NMS, RAW
+from darknetpy.export.onnx import write_onnx
+from darknetpy.export.safetensors import write_safetensors
+from darknetpy.export.torchscript import write_torchscript
+from darknetpy.export.verify import Comparison, verify
 from darknetpy.network import Network
 
-WRITERS: dict[str, Callable[[Network, str], None]] = {
-    ".weights": lambda network, path: network.save_weights(path),
-    ".pt": lambda network, path: network.save_weights(path),
+
+@dataclass
+class Options:
+    """How to write a file.
+
+    Attributes:
+        contents: `raw`, `boxes` or `nms` (ONNX only); names: of the classes, for the metadata.
+        dynamic_size: any size of pictures (ONNX); thresh, nms: of the suppression inside.
+        verify: compare what was written with the network before it gets its name.
+    """
+
+    contents: str = RAW
+    names: Sequence[str] = field(default_factory=list)
+    dynamic_size: bool = False
+    thresh: float = 0.25
+    nms: float = 0.45
+    verify: bool = True
+
+
+@dataclass(frozen=True)
+class Format:
+    """`write` takes network, path and options; `contents` are those that it can hold; `runs`: whether it can be run."""
+
+    write: Callable[[Network, str, Options], None]
+    contents: tuple[str, ...] = (RAW,)
+    runs: bool = True
+
+
+FORMATS: dict[str, Format] = {
+    ".weights": Format(lambda network, path, o: network.save_weights(path), runs=False),
+    ".pt": Format(lambda network, path, o: network.save_weights(path)),
+    ".safetensors": Format(lambda network, path, o: write_safetensors(network, path, o.names), runs=False),
+    ".onnx": Format(
+        lambda network, path, o: write_onnx(network, path, o.contents, o.names, o.dynamic_size, o.thresh, o.nms),
+        CONTENTS,
+    ),
+    ".torchscript": Format(
+        lambda network, path, o: write_torchscript(network, path, o.contents, o.names), (RAW, BOXES)
+    ),
 }
 
 
-def export_file(network: Network, path: str | os.PathLike) -> None:
-    """Write `network` in the format that the suffix of `path` names. Raises UsageError for an unknown suffix."""
-    name = os.fspath(path)
+def export_file(network: Network, path: str | os.PathLike, options: Options | None = None) -> Comparison | None:
+    """Write `network` in the format that the suffix of `path` names.
+
+    What can be run is first compared with the network; only a file that gives the same gets its name. Returns the
+    comparison, None where there was nothing to run.
+    Raises UsageError for an unknown suffix or contents, WeightsError for a file that does not compute the same.
+    """
+    name, options = os.fspath(path), options or Options()
     suffix = os.path.splitext(name)[1].lower()
-    if suffix not in WRITERS:
+    wanted = FORMATS.get(suffix)
+    if wanted is None:
         raise UsageError(
-            f"no format has the suffix {suffix or '(none)'}", value=name, remedy=f"use {', '.join(WRITERS)}"
+            f"no format has the suffix {suffix or '(none)'}", value=name, remedy=f"use {', '.join(FORMATS)}"
         )
-    WRITERS[suffix](network, name)
+    if options.contents not in wanted.contents:
+        what = "with suppression inside" if options.contents == NMS else f"with {options.contents} as outputs"
+        raise UsageError(f"a {suffix} file cannot be written {what}", remedy="write .onnx")
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=".export", dir=os.path.dirname(name) or ".")
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror}", file=name) from error
+    with folder as place:
+        fresh = os.path.join(place, os.path.basename(name))
+        wanted.write(network, fresh, options)
+        comparison = verify(network, fresh) if wanted.runs and options.verify else None
+        if comparison is not None and not comparison.same:
+            raise WeightsError(f"is not written: {comparison.sentence()}", file=name)
+        os.replace(fresh, name)
+    return comparison

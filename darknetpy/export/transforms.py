@@ -185,11 +185,6 @@ def _with(network: Network, words: Sequence[str]) -> Network:
     old = network.structure
     cfg = copy.deepcopy(old.cfg)
     cfg.override(words, registry.canonical)
-    cfg.text = "\n".join(
-        line
-        for section in cfg.sections
-        for line in ("", section.header, *(o.key if o.value is None else f"{o.key}={o.value}" for o in section.options))
-    )
     batch = None if old.training else old.batch
     with silenced():
         structure = read_structure(cfg, old.strict, batch=batch, time_steps=old.time_steps)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from darknetpy.config import key
 from darknetpy.detections import Detections
 from darknetpy.layers.registry import register
-from darknetpy.layers.yolo import NMS_KINDS, AnchorHead, AnchorOptions, iou_name
+from darknetpy.layers.yolo import NMS_KINDS, AnchorHead, AnchorOptions, in_cell_order, iou_name
 from darknetpy.lazy import torch
 
 POINTS = {"center": 1, "left_top": 2, "right_bottom": 4}
@@ -53,6 +53,13 @@ class GaussianYolo(AnchorHead):
             sign = 0.5 if self.point == "left_top" else -0.5
             x, y = x + sign * bw, y + sign * bh
         return torch.stack([x, y, bw, bh], -1)
+
+    def decode_scores(self, output, net_w: int, net_h: int):
+        """Boxes (B, H W n, 4) and scores (B, H W n, classes) of all cells, without a threshold."""
+        maps = output.view(output.shape[0], self.n, -1, *output.shape[2:])
+        certain = 1 - maps[:, :, 1:8:2].mean(2, keepdim=True)
+        scores = maps[:, :, 9:] * maps[:, :, 8:9] * certain
+        return in_cell_order(self.decode_maps(output, net_w, net_h), scores)
 
     def decode(self, output, thresh: float, net_w: int, net_h: int) -> list[Detections]:
         """Candidates with objectness above `thresh`; the class confidence is lowered by the mean uncertainty."""

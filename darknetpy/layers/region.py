@@ -117,6 +117,13 @@ class Region(Layer):
             -1,
         )
 
+    def decode_scores(self, output, net_w: int, net_h: int):
+        """Boxes (B, H W n, 4) and scores (B, H W n, classes) of all cells, without a threshold."""
+        y = self.cells(output)
+        scores = y[..., self.coords + 1 :] * y[..., self.coords : self.coords + 1]
+        b = y.shape[0]
+        return self.decode_maps(output).reshape(b, -1, 4), scores.reshape(b, -1, self.classes)
+
     def decode(self, output, thresh: float, net_w: int, net_h: int, hier: float = TREE_CONFIDENCE) -> list[Detections]:
         """Every cell and anchor of each picture, in Darknet's order; objectness reads 1, as Darknet leaves it.
 

@@ -134,6 +134,12 @@ class AnchorHead(Layer):
         return maps, columns, rows, constant([side for pair in own for side in pair], output).view(-1, 2)
 
 
+def in_cell_order(boxes, scores):
+    """Boxes (B, n, H, W, 4) and scores (B, n, classes, H, W) as lists over rows, columns, anchors."""
+    b, classes = boxes.shape[0], scores.shape[2]
+    return boxes.permute(0, 2, 3, 1, 4).reshape(b, -1, 4), scores.permute(0, 3, 4, 1, 2).reshape(b, -1, classes)
+
+
 def read_map(path: str, context: BuildContext) -> list[int]:
     """A class map: one number a line (Darknet: `read_map`)."""
     return [atoi(line) for line in context.read_lines(path, "map")]
@@ -189,6 +195,12 @@ class Yolo(AnchorHead):
         else:
             bw, bh = torch.exp(tw) * aw / net_w, torch.exp(th) * ah / net_h
         return torch.stack([(columns + x) / w, (rows + y) / h, bw, bh], -1)
+
+    def decode_scores(self, output, net_w: int, net_h: int):
+        """Boxes (B, H W n, 4) and scores (B, H W n, classes) of all cells, without a threshold."""
+        maps = output.view(output.shape[0], self.n, -1, *output.shape[2:])
+        scores = maps[:, :, 5:] * maps[:, :, 4:5]
+        return in_cell_order(self.decode_maps(output, net_w, net_h), scores)
 
     def decode(self, output, thresh: float, net_w: int, net_h: int) -> list[Detections]:
         """Candidates of each picture with objectness above `thresh`: cells row by row, anchors inside a cell.

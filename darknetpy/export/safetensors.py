@@ -1,0 +1,29 @@
+"""Safetensors files: the tensors by name, without code of any kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from darknetpy.errors import UsageError
+from darknetpy.export.module import facts_of
+from darknetpy.export.onnx import MISSING
+from darknetpy.network import Network
+
+
+def write_safetensors(network: Network, path: str | os.PathLike, names: Sequence[str] = ()) -> None:
+    """Write the stored tensors as `LAYER.NAME`, in the order of a `.weights` file, with cfg and header as metadata."""
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise UsageError("a .safetensors file needs the package safetensors", remedy=MISSING) from error
+    tensors: dict[str, torch.Tensor] = {
+        f"{layer.index}.{spec.name}": tensor.detach().cpu().contiguous()
+        for layer, spec, tensor in network.named_tensors()
+        if spec.stored
+    }
+    header = network.header
+    strings = facts_of(network, names=names).strings()
+    save_file(tensors, os.fspath(path), {**strings, "seen": str(header.seen)})
