@@ -269,6 +269,8 @@ class Network(nn.Module):
             fused: use the tensors made by `fuse`.
         """
         self._check_input(x)
+        if fused:
+            self.fuse()
         context = self._begin(x, context, fused)
         result = Pass(context.outputs)
         stop = self._no_gradient_up_to(context)

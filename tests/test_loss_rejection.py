@@ -28,7 +28,7 @@ def test_losses_and_thresholds_are_darknets_for_twenty_iterations(name):
         truth, losses, texts = torch.from_numpy(data["truth"]), stored["loss"], stored["printed"]
     for k, (loss, text) in enumerate(zip(losses, texts, strict=True)):
         rows = torch.arange(k * learner.images, (k + 1) * learner.images) % len(images)
-        parts = rows.split(learner.rows)
+        parts = rows.split(learner.net.mini_batch)
         turn = learner.turn([(images[part], truth[part]) for part in parts])
         assert float(turn.loss) == pytest.approx(loss, rel=1e-5)
         lines = [line for mini in turn.mini_batches for line in printed(network.structure.heads, mini.heads)]

@@ -12,6 +12,7 @@ from conftest import TESTS, shared
 from small import picture
 
 README = (TESTS.parent / "README.md").read_text(encoding="utf-8")
+EXPORT = (TESTS.parent / "docs" / "export.md").read_text(encoding="utf-8")
 COMMANDS = dict(re.findall(r"<!-- command: (\w+) -->\n```\n(.+?)\n```", README, re.S))
 FEWER = ["-set", "net.max_batches=330", "net.steps=240,300", "-map_every", "165", "-quiet"]
 """Less than a minute of the README's training: enough to see that it learns."""
@@ -72,6 +73,20 @@ def test_the_other_commands_work_on_what_was_trained(trained) -> None:
     _run(["export", "cfg/yolov4-tiny-digits.cfg", "digits.pt", "back.weights", "-quiet"], folder)
     best = folder / "backup/yolov4-tiny-digits_best.weights"
     assert (folder / "back.weights").read_bytes() == best.read_bytes()
+
+
+@pytest.mark.slow
+def test_opencv_runs_what_was_exported(trained) -> None:
+    """The commands and the program of docs/export.md, as they stand there."""
+    folder, _ = trained
+    command = re.search(r"<!-- command: opencv -->\n```\ndarknetpy (.+?)\n```", EXPORT, re.S)[1]
+    _run([*shlex.split(command), "-quiet"], folder)
+    (folder / "data").symlink_to(TESTS.parent / "data")
+    program = re.search(r"```python\n(.+?)```", EXPORT, re.S)[1].replace("0.25, 0.45", "0.01, 0.45")
+    done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert rows and all(len(row) == 6 and 0 <= int(row[0]) <= 9 for row in rows)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from darknetpy.cli.commands import COMMANDS, Command, family, find, usage, witho
 from darknetpy.cli.parse import Line, parse
 from darknetpy.errors import DarknetpyError, UsageError, warn
 
+PATIENCE = 5.0
+"""Seconds in which the main replica says what others would say, too."""
 INTERRUPTED, STICKY = 130, 75
 """Exit statuses: ended by Ctrl-C; a device that has to be started anew, which a launcher does."""
 
@@ -68,7 +70,7 @@ def _run(line: Line) -> int:
 def _wait_for_the_main_replica() -> None:
     """What all replicas would say, only the main one says: it ends the others meanwhile."""
     if os.environ.get("RANK", "0") != "0":
-        time.sleep(1.0)
+        time.sleep(PATIENCE)
 
 
 def _help(line: Line) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from darknetpy.errors import DataError, UsageError, WeightsError
 from darknetpy.export.module import BOXES, CONTENTS, NMS, RAW
-from darknetpy.export.onnx import write_onnx
+from darknetpy.export.onnx import append_suppression, write_onnx
 from darknetpy.export.safetensors import write_safetensors
 from darknetpy.export.torchscript import write_torchscript
 from darknetpy.export.verify import Comparison, verify
@@ -48,7 +48,9 @@ FORMATS: dict[str, Format] = {
     ".pt": Format(lambda network, path, o: network.save_weights(path)),
     ".safetensors": Format(lambda network, path, o: write_safetensors(network, path, o.names), runs=False),
     ".onnx": Format(
-        lambda network, path, o: write_onnx(network, path, o.contents, o.names, o.dynamic_size, o.thresh, o.nms),
+        lambda network, path, o: write_onnx(
+            network, path, BOXES if o.contents == NMS else o.contents, o.names, o.dynamic_size
+        ),
         CONTENTS,
     ),
     ".torchscript": Format(
@@ -84,5 +86,7 @@ def export_file(network: Network, path: str | os.PathLike, options: Options | No
         comparison = verify(network, fresh) if wanted.runs and options.verify else None
         if comparison is not None and not comparison.same:
             raise WeightsError(f"is not written: {comparison.sentence()}", file=name)
+        if options.contents == NMS:
+            append_suppression(fresh, NMS, options.thresh, options.nms)
         os.replace(fresh, name)
     return comparison

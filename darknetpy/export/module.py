@@ -95,6 +95,7 @@ class Exported(nn.Module):
     def __init__(self, network: Network, contents: str = RAW):
         super().__init__()
         self.network, self.contents = network.train(False), contents
+        self.train()
         self.network.fuse()
         self.heads = detection_heads(network)
         if contents != RAW:
@@ -102,6 +103,11 @@ class Exported(nn.Module):
             if bare or not self.heads:
                 what = f"[{bare[0]}] has" if bare else "this network has"
                 raise UsageError(f"{what} no boxes that another program could decode", remedy="use -outputs raw")
+
+    def train(self, mode: bool = True) -> Exported:
+        """Always inference, whatever an exporter asks for: the folded weights stay as they are."""
+        self.training = False
+        return self
 
     @property
     def output_names(self) -> list[str]:

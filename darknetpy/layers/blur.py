@@ -40,8 +40,9 @@ def blur(x, mode: int, strides: Strides, strict: bool = False):
     """
     if strict:
         return add_stale_gradient(x, blur(x, mode, strides))
-    kernel = _kernel(mode, x.shape[1], str(x.device)).to(x.dtype)
-    return torch.nn.functional.conv2d(x, kernel, None, strides[::-1], _window(mode)[1], 1, x.shape[1])
+    channels = int(x.shape[1])
+    kernel = _kernel(mode, channels, str(x.device)).to(x.dtype)
+    return torch.nn.functional.conv2d(x, kernel, None, strides[::-1], _window(mode)[1], 1, channels)
 
 
 def row(layer: Layer, mode: int, strides: Strides, host: tuple[int, int]) -> str:

@@ -34,14 +34,14 @@ class GaussianYolo(AnchorHead):
     def forward(self, x, context):
         with torch.no_grad():
             b, _, h, w = x.shape
-            y = x.detach().clone().view(b, self.n, -1, h, w)
-            y[:, :, :4].sigmoid_()
-            y[:, :, 5].sigmoid_()
-            y[:, :, 7:].sigmoid_()
+            y = x.detach().view(b, self.n, -1, h, w)
+            raw, some = y[:, :, :8], torch.sigmoid(y)
+            cx, ux, cy, uy = some[:, :, :4].split(1, 2)
             scale = self.options.scale_x_y
             if scale != 1.0:
-                y[:, :, 0:3:2].mul_(scale).sub_(0.5 * (scale - 1))
-            return y.view(b, -1, h, w)
+                cx, cy = (c * scale - 0.5 * (scale - 1) for c in (cx, cy))
+            sizes = raw[:, :, 4:5], some[:, :, 5:6], raw[:, :, 6:7]
+            return torch.cat((cx, ux, cy, uy, *sizes, some[:, :, 7:]), 2).view(b, -1, h, w)
 
     def decode_maps(self, output, net_w: int, net_h: int):
         maps, columns, rows, anchors = self._grid(output)

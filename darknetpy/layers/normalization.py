@@ -59,8 +59,8 @@ class LocalResponse(Layer):
     def forward(self, x, context):
         o = self.options
         squares = x * x
-        padded = torch.nn.functional.pad(squares, (0, 0, 0, 0, (o.size - 1) // 2, o.size // 2))
-        window = padded.unfold(1, o.size, 1).sum(-1)
+        padded = torch.nn.functional.pad(squares[:, None], (0, 0, 0, 0, (o.size - 1) // 2, o.size // 2))
+        window = torch.nn.functional.avg_pool3d(padded, (o.size, 1, 1), 1)[:, 0] * o.size
         extra = squares[:, min(o.size // 2, x.shape[1] - 1)][:, None]
         norm = (o.kappa + o.alpha * (window - extra)) ** -o.beta
         return replace_gradient(x, x * norm, lambda gradient, n: gradient * n, norm)

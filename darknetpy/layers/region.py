@@ -83,13 +83,13 @@ class Region(Layer):
         with torch.no_grad():
             b, _, h, w = x.shape
             y = x.detach().view(b, self.n, self.entries, h, w).permute(0, 3, 4, 1, 2).contiguous()
-            y[..., self.coords].sigmoid_()
-            classes = y[..., self.coords + 1 :]
+            k = self.coords
+            box, objectness, classes = y[..., :k], torch.sigmoid(y[..., k : k + 1]), y[..., k + 1 :]
             if self.tree is not None:
-                classes.copy_(self.tree.softmax(classes))
+                classes = self.tree.softmax(classes)
             elif self.options.softmax:
-                classes.copy_(torch.softmax(classes, -1))
-            return y.view(b, -1, h, w)
+                classes = torch.softmax(classes, -1)
+            return torch.cat((box, objectness, classes), -1).view(b, -1, h, w)
 
     def cells(self, output):
         """The output as (B, H, W, n, entries)."""

@@ -61,7 +61,7 @@ class Tree:
         """Softmax over each group along the last axis, all groups at once."""
         group = self.tables(x.device)[1].expand(x.shape)
         zeros = x.new_zeros(*x.shape[:-1], len(self.sizes))
-        high = zeros.scatter_reduce(-1, group, x, "amax", include_self=False)
+        high = torch.full_like(zeros, -torch.inf).scatter_reduce(-1, group, x, "amax")
         powers = torch.exp(x - high.gather(-1, group))
         return powers / zeros.scatter_add(-1, group, powers).gather(-1, group)
 

@@ -32,7 +32,7 @@ class Upsample(Layer):
         s = self.stride
         if self.reverse:
             h, w = x.shape[2] // s * s, x.shape[3] // s * s
-            y = torch.nn.functional.avg_pool2d(x[:, :, :h, :w], s, divisor_override=1)
+            y = torch.nn.functional.avg_pool2d(x[:, :, :h, :w], s) * (s * s)
         else:
             y = torch.nn.functional.interpolate(x, scale_factor=s, mode="nearest")
         return y if self.scale == 1.0 else y * self.scale

@@ -176,14 +176,14 @@ class Yolo(AnchorHead):
             return x
         with torch.no_grad():
             b, _, h, w = x.shape
-            y = x.detach().clone().view(b, self.n, -1, h, w)
+            y = x.detach().view(b, self.n, -1, h, w)
+            centre, size, rest = y[:, :, :2], y[:, :, 2:4], y[:, :, 4:]
             if not self.options.new_coords:
-                y[:, :, :2].sigmoid_()
-                y[:, :, 4:].sigmoid_()
+                centre, rest = torch.sigmoid(centre), torch.sigmoid(rest)
             scale = self.options.scale_x_y
             if scale != 1.0:
-                y[:, :, :2].mul_(scale).sub_(0.5 * (scale - 1))
-            return y.view(b, -1, h, w)
+                centre = centre * scale - 0.5 * (scale - 1)
+            return torch.cat((centre, size, rest), 2).view(b, -1, h, w)
 
     def decode_maps(self, output, net_w: int, net_h: int):
         maps, columns, rows, anchors = self._grid(output)

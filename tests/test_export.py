@@ -1,0 +1,320 @@
+"""What was trained here runs elsewhere: every format computes the same, and nothing wrong is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from conftest import TESTS, golden, shared
+
+from darknetpy import Detector, Network
+from darknetpy.cli.main import main
+from darknetpy.errors import UsageError, WeightsError
+from darknetpy.export import Options, export_file, verify
+from darknetpy.export import formats as export_formats
+from darknetpy.export.wild import read_foreign
+from darknetpy.layers import read_structure
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+CFG = TESTS.parent / "cfg"
+
+
+def network(name: str, side: int = 96) -> Network:
+    """A packaged network of small size whose numbers stay in range, as a trained one's do."""
+    torch.manual_seed(1)
+    result = Network(CFG / name, overrides=[f"net.width={side}", f"net.height={side}"])
+    return calm(result)
+
+
+def calm(result: Network) -> Network:
+    with torch.no_grad():
+        for _, spec, tensor in result.named_tensors():
+            if spec.role == "variance":
+                tensor.uniform_(0.5, 1.5)
+            elif spec.role == "scale":
+                tensor.uniform_(0.8, 1.2)
+            elif spec.role == "bias":
+                tensor.uniform_(-0.3, 0.3)
+    return result
+
+
+def run_onnx(path: str, images: np.ndarray) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, {session.get_inputs()[0].name: images}), strict=True))
+
+
+QUICK = ["yolov4-tiny.cfg"]
+SLOW = ["yolov4-tiny-3l.cfg", "yolov3-tiny.cfg", "yolov7-tiny.cfg", "yolov4-csp.cfg"]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
+def test_onnx_equals_ours_in_both_runtimes(name, tmp_path):
+    """Any number of pictures by ONNX Runtime, and OpenCV 5, which has no Darknet reader any more."""
+    path, ours = str(tmp_path / "a.onnx"), network(name)
+    comparison = export_file(ours, path)
+    assert comparison.same and comparison.worst < 1e-4
+    images = np.random.default_rng(0).random((3, 3, 96, 96), np.float32)
+    wanted = [ours.predict(torch.from_numpy(images)).outputs[head.index].numpy() for head in ours.structure.heads]
+    for got, want in zip(run_onnx(path, images).values(), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    net = cv2.dnn.readNetFromONNX(path)
+    net.setInput(images[:1])
+    names = [f"head_{head.index}" for head in ours.structure.heads]
+    for got, want in zip(net.forward(names), wanted, strict=True):
+        np.testing.assert_allclose(got, want[:1], rtol=1e-4, atol=1e-4)
+
+
+CORPUS = ["Yolo-Fastest-1.1", "enet-coco", "darknet19"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stem", CORPUS)
+def test_onnx_of_networks_that_others_made(stem, tmp_path):
+    found = sorted(p for p in shared("corpus").rglob("*.cfg") if p.stem.lower() == stem.lower())
+    if not found:
+        found = sorted(p for p in shared("models").rglob("*.cfg") if p.stem.lower() == stem.lower())
+    assert found, stem
+    structure = read_structure(found[0], overrides=["net.width=96", "net.height=96"], batch=1)
+    torch.manual_seed(1)
+    assert export_file(calm(Network.from_structure(structure)), tmp_path / "a.onnx").same
+
+
+def test_detections_of_a_real_network(tmp_path):
+    """A trained network's boxes: ours, by ONNX Runtime with suppression inside, and by OpenCV from decoded boxes."""
+    folder = shared("models") / "yolo-fastest-1.1"
+    picture = str(shared("images") / "dog.jpg")
+    args = [str(folder / "yolo-fastest-1.1.cfg"), str(folder / "yolo-fastest-1.1.weights")]
+    detector = Detector(*args, str(folder / "coco.names"))
+    found = detector(picture, nms=0).nms("default", 0.45)  # the network's own kind is not one that others have
+    ours = sorted((d.name, round(d.confidence, 3)) for d in found)
+    image = detector.prepare(detector._picture(picture))[None]
+    names = str(folder / "coco.names")
+    assert main(["export", *args, str(tmp_path / "boxes.onnx"), names, "-outputs", "boxes", "-quiet"]) == 0
+    assert main(["export", *args, str(tmp_path / "nms.onnx"), names, "-nms", "-thresh", ".25", "-quiet"]) == 0
+    found = run_onnx(str(tmp_path / "nms.onnx"), image)["detections"]
+    assert sorted((detector.names[int(row[1])], round(float(row[2]), 3)) for row in found) == ours
+    net = cv2.dnn.readNetFromONNX(str(tmp_path / "boxes.onnx"))
+    net.setInput(image)
+    boxes, scores = net.forward(["boxes", "scores"])
+    boxes, scores = boxes.reshape(-1, 4), scores.reshape(-1, len(detector.names))
+    corners = [[x - w / 2, y - h / 2, w, h] for x, y, w, h in boxes.tolist()]
+    kept = [
+        (detector.names[c], round(float(scores[i, c]), 3))
+        for c in range(scores.shape[1])
+        for i in cv2.dnn.NMSBoxes(corners, scores[:, c].tolist(), 0.25, 0.45)
+    ]
+    assert sorted(kept) == ours
+    session = onnxruntime.InferenceSession(str(tmp_path / "nms.onnx"), providers=["CPUExecutionProvider"])
+    facts = session.get_modelmeta().custom_metadata_map
+    assert json.loads(facts["names"])[:2] == ["person", "bicycle"]
+    assert json.loads(facts["size"]) == [320, 320, 3]
+    assert "[yolo]" in facts["cfg"] and len(json.loads(facts["heads"])) == 2
+
+
+def test_onnx_of_any_size(tmp_path):
+    path, ours = str(tmp_path / "a.onnx"), network("yolov4-tiny.cfg")
+    export_file(ours, path, Options(dynamic_size=True))
+    images = np.random.default_rng(0).random((1, 3, 128, 64), np.float32)
+    wanted = ours.predict(torch.from_numpy(images)).outputs
+    for name, got in run_onnx(path, images).items():
+        np.testing.assert_allclose(got, wanted[int(name.split("_")[1])].numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_torchscript_runs_without_this_package(tmp_path):
+    path, ours = tmp_path / "a.torchscript", network("yolov4-tiny.cfg")
+    assert export_file(ours, path, Options("boxes", names=["x"])).same
+    images = torch.rand(3, 3, 96, 96)
+    torch.save(images, tmp_path / "images.pt")
+    script = (
+        "import sys, torch; sys.modules['darknetpy'] = None\n"
+        "boxes, scores = torch.jit.load('a.torchscript')(torch.load('images.pt'))\n"
+        "torch.save([boxes, scores], 'out.pt')"
+    )
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    from darknetpy.export.module import Exported
+
+    boxes, scores = torch.load(tmp_path / "out.pt")
+    with torch.no_grad():
+        wanted = Exported(ours, "boxes")(images)
+    torch.testing.assert_close(boxes, wanted[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(scores, wanted[1], rtol=1e-4, atol=1e-4)
+
+
+def test_safetensors_hold_the_weights_and_the_cfg(tmp_path):
+    from safetensors import safe_open
+
+    ours = network("yolov4-tiny.cfg")
+    export_file(ours, tmp_path / "a.safetensors", Options(names=["x"]))
+    with safe_open(tmp_path / "a.safetensors", "pt") as stored:
+        assert "[yolo]" in stored.metadata()["cfg"]
+        assert "width=96" in stored.metadata()["cfg"], "what -set changed is in the cfg"
+        for layer, spec, tensor in ours.named_tensors():
+            assert torch.equal(stored.get_tensor(f"{layer.index}.{spec.name}"), tensor)
+
+
+# --- nothing wrong is left behind -----------------------------------------------------------------------------------
+
+
+def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatch):
+    ours = network("yolov4-tiny.cfg")
+    (tmp_path / "a.torchscript").write_bytes(b"the one before")
+
+    def wrong(network, path, options):
+        with torch.no_grad():
+            original = network.tensors_of(0).biases.clone()
+            network.tensors_of(0).biases += 1
+            network._fused = None
+            export_formats.write_torchscript(network, path, "raw")
+            network.tensors_of(0).biases.copy_(original)
+            network._fused = None
+
+    monkeypatch.setitem(export_formats.FORMATS, ".torchscript", export_formats.Format(wrong))
+    with pytest.raises(WeightsError, match="is not written: output head_"):
+        export_file(ours, tmp_path / "a.torchscript")
+    assert (tmp_path / "a.torchscript").read_bytes() == b"the one before"
+    assert os.listdir(tmp_path) == ["a.torchscript"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("a.tflite", Options(), "no format has the suffix .tflite"),
+        ("a", Options(), r"no format has the suffix \(none\)"),
+        ("a.torchscript", Options("nms"), "cannot be written with suppression inside"),
+        ("a.weights", Options("boxes"), "cannot be written with boxes as outputs"),
+    ],
+)
+def test_what_cannot_be_written_is_said(tmp_path, name, options, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        export_file(network("yolov4-tiny.cfg"), tmp_path / name, options)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_missing_library_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(UsageError, match=r"needs the package onnx.*\[export\]"):
+        export_file(network("yolov4-tiny.cfg"), tmp_path / "a.onnx")
+
+
+def test_verify_tells_networks_apart(tmp_path, capsys):
+    a, b = network("yolov4-tiny.cfg"), network("yolov4-tiny.cfg")
+    with torch.no_grad():
+        b.tensors_of(1).weights[0] += 0.01
+    cfg, paths = str(tmp_path / "a.cfg"), [str(tmp_path / "a.weights"), str(tmp_path / "b.pt")]
+    Path(cfg).write_text(a.structure.cfg.text)
+    a.save_weights(paths[0])
+    b.save_weights(paths[1])
+    assert verify(a, f"{cfg},{paths[0]}").worst == 0
+    assert not verify(a, b).same
+    assert main(["verify", cfg, *paths]) == 1
+    assert "NOT the same" in capsys.readouterr().out
+    export_file(a, tmp_path / "a.torchscript")
+    export_file(a, tmp_path / "b.torchscript", Options("boxes"))
+    assert main(["verify", str(tmp_path / "a.torchscript"), str(tmp_path / "b.torchscript")]) == 0
+    picture = str(tmp_path / "p.png")
+    cv2.imwrite(picture, np.random.default_rng(0).integers(0, 255, (50, 70, 3), np.uint8))
+    assert main(["verify", cfg, paths[0], str(tmp_path / "b.torchscript"), "-images", picture, picture]) == 0
+    assert "2 pictures: the same" in capsys.readouterr().out
+    assert main(["verify", cfg, paths[0]]) == 1
+    assert main(["verify", str(tmp_path / "none.onnx"), paths[1]]) == 1
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    assert main(["verify", str(tmp_path / "bad.onnx"), paths[1]]) == 1
+    assert "is no ONNX file" in capsys.readouterr().err
+
+
+# --- every type that ONNX has words for ------------------------------------------------------------------------------
+
+FORWARD = sorted(p.name for p in golden("forward").iterdir() if (p / "net.cfg").is_file())
+REMEMBERS = {"conv_lstm", "crnn", "gru", "history", "lstm", "recurrent", "rnn"}
+"""Cases whose layers remember earlier calls, which a file without state cannot."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in FORWARD if not any(word in c for word in REMEMBERS)])
+def test_forward_cases_in_onnx(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(golden("forward") / case)
+    structure = read_structure("net.cfg", batch=1)
+    ours = Network.from_structure(structure)
+    ours.load_weights("net.weights")
+    assert export_file(ours, tmp_path / "a.onnx").worst < 1e-4
+
+
+# --- state dicts of other programs -----------------------------------------------------------------------------------
+
+
+def foreign(ours: Network, style: str) -> dict:
+    """The same weights under the names that PyTorch ports give them, in their order."""
+    names = {"weights": "weight", "biases": "bias", "scales": "weight", "rolling_mean": "running_mean"}
+    names["rolling_variance"] = "running_var"
+    order = ["weights", "scales", "biases", "rolling_mean", "rolling_variance"]
+    state: dict = {}
+    for layer in ours.layers:
+        specs = {spec.name: ours.slots[layer.index].get(spec.name) for spec in layer.tensors()}
+        norm = len(specs) == 5
+        for name in order:
+            if name not in specs:
+                continue
+            part = "Conv2d" if name == "weights" or not norm else "BatchNorm2d"
+            if style == "list":
+                key = f"module_list.{layer.index}.{part}.{names[name]}"
+            else:
+                key = f"models.{layer.index}.{'conv' if part == 'Conv2d' else 'bn'}{layer.index}.{names[name]}"
+            state[key] = specs[name].detach().clone()
+        if norm:
+            state[f"module_list.{layer.index}.BatchNorm2d.num_batches_tracked"] = torch.tensor(7)
+    if style == "wrapped":
+        return {"epoch": 3, "model": {f"module.{key}": value.half() for key, value in state.items()}}
+    return state
+
+
+@pytest.mark.parametrize("style", ["list", "models", "wrapped"])
+def test_state_dicts_of_ports_become_weights(tmp_path, capsys, style):
+    ours = network("yolov4-tiny.cfg")
+    if style == "wrapped":
+        with torch.no_grad():
+            for _, _, tensor in ours.named_tensors():
+                tensor.copy_(tensor.half().float())
+    torch.save(foreign(ours, style), tmp_path / "port.pt")
+    ours.save_weights(tmp_path / "ours.weights")
+    words = [str(CFG / "yolov4-tiny.cfg"), str(tmp_path / "port.pt"), str(tmp_path / "new.weights")]
+    assert main(["export", *words]) == 0
+    assert "convolutional" in capsys.readouterr().err
+    assert (tmp_path / "new.weights").read_bytes() == (tmp_path / "ours.weights").read_bytes()
+
+
+def test_state_dicts_that_do_not_fit_are_refused(tmp_path):
+    ours = network("yolov4-tiny.cfg")
+    state = foreign(ours, "list")
+    path = tmp_path / "port.pt"
+    before = ours.tensors_of(0).weights.clone()
+    for change, sentence in [
+        (lambda s: s.pop("module_list.0.Conv2d.weight"), "begins with module_list.0.BatchNorm2d.weight"),
+        (
+            lambda s: s.pop("module_list.2.BatchNorm2d.running_mean"),
+            r"layer 2 .* needs rolling_mean \(64,\), .* has none",
+        ),
+        (
+            lambda s: s.update({"module_list.1.Conv2d.weight": torch.zeros(8, 32, 3, 3)}),
+            r"layer 1 .*\(64, 32, 3, 3\), .*",
+        ),
+        (lambda s: s.update({"more.weight": torch.zeros(4, 4, 1, 1)}), "goes on with more.weight"),
+        (lambda s: s.clear(), "holds no state dict"),
+    ]:
+        wrong = dict(state)
+        change(wrong)
+        torch.save(wrong, path)
+        with pytest.raises(WeightsError, match=sentence):
+            read_foreign(ours, path)
+        assert torch.equal(before, ours.tensors_of(0).weights)
+    torch.save(torch.nn.Linear(2, 2), path)
+    with pytest.raises(WeightsError, match="no plain-tensor PyTorch file"):
+        read_foreign(ours, path)
