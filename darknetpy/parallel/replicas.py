@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +28,8 @@ PATIENCE = timedelta(days=30)
 """Of collectives: who waits too long for a peer is ended by the launcher, not by a clock."""
 BUCKET = 64 << 20
 """Bytes that are sent at once."""
+MARKS = 1024
+"""Collectives on a device whose times wait to be read."""
 
 
 class Single:
@@ -67,6 +72,10 @@ class Single:
         """What the main replica gives, at all."""
         return value
 
+    def waited(self) -> float:
+        """Seconds spent with the others since this was last asked; those of a device as far as they are over."""
+        return 0.0
+
     def close(self) -> None:
         """The end of a run."""
 
@@ -82,6 +91,7 @@ class _Several(Single):
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
         self.on_device = dist.get_backend() == "nccl"
         self.control = dist.new_group(backend="gloo", timeout=PATIENCE) if self.on_device else dist.group.WORLD
+        self._seconds, self._marks = 0.0, deque(maxlen=MARKS)
 
     def wrap(self, network: Network) -> None:
         self.from_main([*network.parameters(), *network.buffers()])
@@ -93,9 +103,18 @@ class _Several(Single):
         self._through_buckets(tensors, lambda flat: dist.broadcast(flat, 0))
 
     def total(self, *values: float) -> list[float]:
+        began = time.perf_counter()
         tensor = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(tensor, group=self.control)
+        self._seconds += time.perf_counter() - began
         return tensor.tolist()
+
+    def waited(self) -> float:
+        while self._marks and self._marks[0][1].query():
+            began, ended = self._marks.popleft()
+            self._seconds += began.elapsed_time(ended) / 1000
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def gather(self, value: Any) -> list[Any]:
         found = [None] * self.size if self.main else None
@@ -111,6 +130,20 @@ class _Several(Single):
         dist.barrier(self.control)
         dist.destroy_process_group()
 
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the seconds of a collective, on the device without waiting for it."""
+        if self.on_device:
+            marks = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            marks[0].record()
+            yield
+            marks[1].record()
+            self._marks.append(marks)
+        else:
+            began = time.perf_counter()
+            yield
+            self._seconds += time.perf_counter() - began
+
     def _mean(self, flat: Tensor) -> None:
         dist.all_reduce(flat)
         flat.mul_(1.0 / self.size)
@@ -121,7 +154,8 @@ class _Several(Single):
         for bucket in _buckets(tensors):
             flat = torch.cat([tensor.detach().reshape(-1) for tensor in bucket])
             carried = flat if self.on_device else flat.cpu()
-            act(carried)
+            with self._timed():
+                act(carried)
             flat = carried.to(flat.device)
             parts = flat.split([tensor.numel() for tensor in bucket])
             torch._foreach_copy_(list(bucket), [p.view_as(t) for p, t in zip(parts, bucket, strict=True)])

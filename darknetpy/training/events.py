@@ -36,8 +36,11 @@ class Started:
 
 @dataclass(frozen=True)
 class TurnDone:
-    """One iteration is finished. `images` counts as Darknet prints it, `trained` those seen; `seconds` is without
-    loading."""
+    """One iteration is finished; an evaluation comes after it.
+
+    `images` counts as Darknet prints it, `trained` those seen. `load_seconds` were spent waiting for pictures,
+    `seconds` training, of which `sync_seconds` waiting for other replicas.
+    """
 
     iteration: int
     max_batches: int
@@ -56,6 +59,7 @@ class TurnDone:
     details: tuple[str, ...] = ()
     losses: dict[str, float] = field(default_factory=dict)
     trained: int = 0
+    sync_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def past(trainer: Trainer) -> list[dict[str, float]]:
     return rows
 
 
-def turn_done(trainer: Trainer, turn: Turn, loss: float, seconds: float, load: float, next_map: int | None) -> TurnDone:
+def turn_done(trainer: Trainer, turn: Turn, loss: float, seconds: float, load: float) -> TurnDone:
     """One iteration is finished; `seconds` without those of loading."""
     learner, result, settings = trainer.learner, trainer.result, trainer.settings
     iteration = learner.iteration
@@ -66,12 +66,13 @@ def turn_done(trainer: Trainer, turn: Turn, loss: float, seconds: float, load: f
         trained=iteration * learner.images,
         hours_left=trainer.left.shown,
         size=trainer.feed.size,
-        next_map=next_map,
+        next_map=trainer.evaluations.next if trainer.measurement else None,
         map=result.map,
         best_map=result.best_map,
         iou_thresh=settings.iou_thresh,
         details=_details(trainer, turn) if settings.show_details else (),
         losses=_losses_by_kind(turn),
+        sync_seconds=min(seconds, learner.replicas.waited()),
     )
 
 

@@ -169,10 +169,10 @@ class Trainer:
         self.avg_loss = SMOOTHING * self.avg_loss + (1 - SMOOTHING) * loss
         iteration = self.learner.iteration
         self.curve.append((iteration, loss, self.avg_loss, turn.rate))
-        next_map = self.evaluations.next if self.measurement else None
+        self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began))
         if self.measurement and self.evaluations.due(iteration):
             self._evaluate(iteration)
-        self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began, next_map))
+            self.replicas.waited()
         self.left.update(time.perf_counter() - began, (self.net.max_batches - iteration) // self.replicas.size)
         self._save_what_is_due(iteration)
 
