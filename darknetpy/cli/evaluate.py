@@ -77,8 +77,26 @@ def map_(line: Line, words: list[str]) -> int:
         print(f"{report(result, bool(line.get('strict')))}\n\n{HINTS}")
         if replicas.main:
             print(f"Total Detection Time: {result.seconds:.0f} Seconds", file=sys.stderr)
+            _further(result, line)
 
     return _with_replicas(line, words, measure)
+
+
+def _further(result, line: Line) -> None:
+    """What Darknet does not tell: other measures, JSON and pictures, where they are asked for."""
+    from darknetpy.evaluation import coco_text, save_json, table
+
+    if line.get("table"):
+        print(f"\n{table(result)}")
+    if line.get("coco"):
+        print(f"\n{coco_text(result)}")
+    if line.get("json"):
+        save_json(result, line.get("json"))
+    if line.get("plots") is not None:
+        from darknetpy.reporting.evaluation_plots import save_plots
+
+        for path in save_plots(result, line.get("plots") or "plots"):
+            print(f"{path} is written", file=sys.stderr)
 
 
 def recall(line: Line, words: list[str]) -> int:
