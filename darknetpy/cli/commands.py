@@ -31,7 +31,7 @@ _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
     "cache_dir", "prefetch", "close_mosaic", "show_imgs", "ddp", "burn_in_single",
-    "max_restarts", "until",
+    "max_restarts", "until", "tensorboard", "mjpeg_port", "bind", "sink",
 )  # fmt: skip
 _DEMO = (
     "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",
@@ -44,7 +44,7 @@ COMMANDS = [
     Command("detector test", "DATA CFG [WEIGHTS] [IMAGE]", "detect in an image or a list", "detect:test", _DETECT),
     Command(
         "detector map", "DATA CFG WEIGHTS", "mean average precision", "evaluate:map_",
-        ("points", "iou_thresh", "thresh", "batch", "gpus"),
+        ("points", "iou_thresh", "thresh", "batch", "gpus", "table", "coco", "json", "plots"),
     ),
     Command("detector demo", "DATA CFG WEIGHTS [VIDEO]", "detect in a video, a camera or a stream", "demo:demo", _DEMO),
     Command("detector valid", "DATA CFG WEIGHTS", "write result files", "evaluate:valid", ("out", "batch", "gpus")),
@@ -106,16 +106,14 @@ def usage(command: Command | None) -> str:
     return "\n".join([f"usage: darknetpy {command.name} {command.arguments}", f"  {command.help}", "", *rows])
 
 
+_VALUES = {
+    "switch": "", "int": " N", "float": " F", "str": " TEXT", "words": " section[#n].key=value ...",
+    "files": " FILE ...", "float or none": " [F]", "optional": " [DIR]",
+}  # fmt: skip
+
+
 def _spelled(flag: Flag) -> str:
-    value = {
-        "switch": "",
-        "int": " N",
-        "float": " F",
-        "str": " TEXT",
-        "words": " section[#n].key=value ...",
-        "files": " FILE ...",
-        "float or none": " [F]",
-    }[flag.kind]
+    value = _VALUES[flag.kind]
     return f"-{flag.name}{value}"
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Flag:
-    """`kind` is what follows: nothing (`switch`), `int`, `float`, `str`, or `words` (all `section.key=value` words)."""
+    """`kind` is what follows: nothing (`switch`), `int`, `float`, `str`, `words` (all `section.key=value` words), or
+    `optional` (a folder, "" where none follows)."""
 
     name: str
     kind: str
@@ -63,6 +64,12 @@ FLAGS = [
     Flag("no_rehearsal", "switch", "do not try everything once before the first iteration"),
     Flag("chart", "str", "go on drawing this chart"),
     Flag("show_details", "switch", "print Darknet's line of each head", aliases=("verbose",)),
+    Flag("tensorboard", "optional", "log for TensorBoard to this folder (runs)"),
+    Flag("sink", "str", "Python file with a @sink of your own"),
+    Flag("table", "switch", "a table of all classes, by VOC's and COCO's measures"),
+    Flag("coco", "switch", "COCO's numbers, with AP over overlaps .5 to .95"),
+    Flag("json", "str", "write everything that was measured here"),
+    Flag("plots", "optional", "draw curves and the confusion matrix into this folder (plots)"),
     Flag("show_imgs", "switch", "write the first augmented pictures with boxes to `augmented`"),
     Flag("quiet", "switch", "do not print the layer table"),
     Flag("trace", "switch", "show the traceback of an error"),

@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
+from darknetpy.cli.commands import COMMANDS
 from darknetpy.cli.flags import BY_NAME, CAMERA_HEIGHT, FLAGS, WITHOUT_EFFECT, Flag, plain
 from darknetpy.config.numbers import atof, atoi
 from darknetpy.errors import UsageError
@@ -80,11 +81,20 @@ def _value(flag: Flag, word: str, inline: str | None, rest: list[str]) -> object
         return files
     if flag.kind == "float or none" and inline is None and not (rest and _NUMBER.fullmatch(rest[0])):
         return flag.default
+    if flag.kind == "optional":
+        return rest.pop(0) if inline is None and rest and _is_folder(rest[0]) else inline or ""
     if inline is None:
         if not rest or (rest[0][:1] == "-" and plain(rest[0]) in BY_NAME and not _NUMBER.fullmatch(rest[0])):
             raise UsageError(f"{word} needs a value", remedy=f"for example {word} {_example(flag)}")
         inline = rest.pop(0)
     return atoi(inline) if flag.kind == "int" else atof(inline) if flag.kind.startswith("float") else inline
+
+
+def _is_folder(word: str) -> bool:
+    """Whether a word is meant for the flag before it: no other flag, no part of a command, no file."""
+    commands = {part for command in COMMANDS for part in command.name.split()}
+    suffix = os.path.splitext(word)[1].lower()
+    return not (word[:1] == "-" or word in commands or suffix in _SUFFIXES or os.path.isfile(word))
 
 
 def _example(flag: Flag) -> str:

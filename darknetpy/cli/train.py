@@ -32,7 +32,6 @@ def train(line: Line, words: list[str]) -> int:
     check_trainable(structure)
 
     from darknetpy import training
-    from darknetpy.reporting import default_sinks
 
     replicas, device = join(line)
     show_table(structure, line)
@@ -67,9 +66,23 @@ def train(line: Line, words: list[str]) -> int:
         rehearse=not line.get("no_rehearsal"),
         show_details=bool(line.get("show_details")),
         strict=strict,
-        sinks=default_sinks(),
+        sinks=_sinks(line) if replicas.main else [],
     )
     return EXIT_STATUS.get(result.stopped, 0)
+
+
+def _sinks(line: Line) -> list:
+    """Who shows the run, and where."""
+    from darknetpy.reporting import default_sinks, load
+
+    folder = line.get("tensorboard")
+    return default_sinks(
+        previous_chart=line.get("chart"),
+        tensorboard="runs" if folder == "" else folder,
+        mjpeg_port=line.get("mjpeg_port"),
+        bind=line.get("bind"),
+        own=load(line.get("sink")) if line.get("sink") else (),
+    )
 
 
 def _launch(line: Line, files: dict[str, str], devices: list[str]) -> int:

@@ -66,6 +66,11 @@ class Stream(socketserver.ThreadingTCPServer):
         threading.Thread(target=self.serve_forever, args=(0.1,), daemon=True).start()
         warn(f"{type(self).__name__}: listening on {address or 'all interfaces'}, port {self.port}")
 
+    @property
+    def listeners(self) -> int:
+        """How many there are."""
+        return len(self._listeners)
+
     def send(self, frame: bytes) -> int:
         """Hand a frame to all listeners; returns how many there are."""
         with self._lock:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
+from collections.abc import Iterable, Mapping, Sequence
 
+from darknetpy.files import atomic_write
 from darknetpy.reporting.registry import sink
 from darknetpy.training.events import Evaluated, Event, Recovered, Started, TurnDone
 
 COLUMNS = (
-    "iteration", "loss", "avg_loss", "rate", "images", "seconds", "load_seconds", "width", "height", "class_loss",
-    "iou_loss", "map", "best_map", "note",
+    "iteration", "loss", "avg_loss", "rate", "images", "seconds", "load_seconds", "sync_seconds", "width", "height",
+    "class_loss", "iou_loss", "total_loss", "map", "best_map", "precision", "recall", "f1", "note",
 )  # fmt: skip
+NAME = "results.csv"
+_DIGITS = ".6g"
 
 
 @sink("csv")
@@ -19,38 +24,93 @@ class CsvLog:
     """Rows are written whole and flushed, so that a killed run leaves a readable file."""
 
     def __init__(self, folder: str = "."):
-        self.path = os.path.join(folder, "results.csv")
-        self.map: float | None = None
+        self.path = os.path.join(folder, NAME)
         self.note = ""
+        self.row: dict[str, str] = {}
+        self.offset = 0
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self._start(event)
+            self._replace([row for row in read(self.path) if int(row["iteration"]) <= event.iteration])
         elif isinstance(event, Evaluated):
-            self.map = event.result.map
+            self._measured(event)
         elif isinstance(event, Recovered):
-            self.note = event.message
+            self._recovered(event)
         elif isinstance(event, TurnDone):
-            self._row(event)
+            self._append(event)
 
-    def _start(self, event: Started) -> None:
-        """Keep the rows up to the iteration where the run begins; a fresh run begins a fresh file."""
-        kept: list[list[str]] = []
-        if event.iteration and os.path.exists(self.path):
-            with open(self.path, newline="", encoding="utf-8") as stream:
-                rows = list(csv.reader(stream))[1:]
-            kept = [row for row in rows if row and row[0].isdigit() and int(row[0]) <= event.iteration]
-        with open(self.path, "w", newline="", encoding="utf-8") as stream:
-            csv.writer(stream).writerows([COLUMNS, *kept])
+    def resume(self, rows: Iterable[Mapping[str, float]]) -> None:
+        """The run goes on after these iterations: what the file lacks of them is added, what is later goes away."""
+        known = {int(row["iteration"]): row for row in read(self.path)}
+        past = {int(row["iteration"]): {name: _text(value) for name, value in row.items()} for row in rows}
+        if not past:
+            return
+        kept = {i: row for i, row in known.items() if i < min(past) or (i in past and row["loss"] == past[i]["loss"])}
+        merged = past | kept
+        self._replace([merged[i] for i in sorted(merged)])
 
-    def _row(self, e: TurnDone) -> None:
-        accuracy = "" if self.map is None else f"{self.map:.6f}"
-        best = "" if e.best_map is None else f"{e.best_map:.6f}"
-        parts = [f"{e.losses[name]:.6g}" if name in e.losses else "" for name in ("class_loss", "iou_loss")]
-        row = [
-            e.iteration, f"{e.loss:.6g}", f"{e.avg_loss:.6g}", f"{e.rate:.6g}", e.images, f"{e.seconds:.4f}",
-            f"{e.load_seconds:.4f}", *e.size, *parts, accuracy, best, self.note,
-        ]  # fmt: skip
-        with open(self.path, "a", newline="", encoding="utf-8") as stream:
-            csv.writer(stream).writerow(row)
-        self.map, self.note = None, ""
+    def _replace(self, rows: Sequence[Mapping[str, str]]) -> None:
+        with atomic_write(self.path) as stream:
+            stream.write(",".join(COLUMNS).encode() + b"\r\n")
+            for row in rows[:-1]:
+                stream.write(_line(row))
+            self.offset = stream.tell()
+            self.row = {"note": "", **rows[-1]} if rows else {}
+            stream.write(_line(self.row) if rows else b"")
+
+    def _append(self, e: TurnDone) -> None:
+        numbers = {
+            "iteration": e.iteration, "loss": e.loss, "avg_loss": e.avg_loss, "rate": e.rate,
+            "images": e.trained or e.images, "seconds": e.seconds, "load_seconds": e.load_seconds,
+            "sync_seconds": e.sync_seconds, "width": e.size[0], "height": e.size[1], **e.losses, "best_map": e.best_map,
+        }  # fmt: skip
+        self.row = {name: _text(value) for name, value in numbers.items()} | {"note": self.note}
+        self.note, self.offset = "", os.path.getsize(self.path)
+        self._write()
+
+    def _measured(self, e: Evaluated) -> None:
+        result = e.result
+        numbers = {"map": result.map, "best_map": e.best_map, "precision": result.precision, "recall": result.recall}
+        self.row |= {name: _text(value) for name, value in (numbers | {"f1": result.f1}).items()}
+        if self._is_last(e.iteration):
+            self._write()
+
+    def _recovered(self, e: Recovered) -> None:
+        """A note in the row of its iteration, or in the next one; rows of iterations that are undone go away."""
+        if self.row and int(self.row["iteration"]) > e.iteration:
+            self._replace([row for row in read(self.path) if int(row["iteration"]) <= e.iteration])
+        if self._is_last(e.iteration):
+            self.row["note"] = "; ".join(filter(None, (self.row["note"], e.message)))
+            self._write()
+        else:
+            self.note = "; ".join(filter(None, (self.note, e.message)))
+
+    def _is_last(self, iteration: int) -> bool:
+        return self.row.get("iteration") == str(iteration)
+
+    def _write(self) -> None:
+        """The last row, over what there was of it."""
+        with open(self.path, "r+b") as stream:
+            stream.seek(self.offset)
+            stream.write(_line(self.row))
+            stream.truncate()
+
+
+def _line(row: Mapping[str, str]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.DictWriter(text, COLUMNS, extrasaction="ignore").writerow(row)
+    return text.getvalue().encode()
+
+
+def read(path: str) -> list[dict[str, str]]:
+    """Whole rows of a `results.csv`, by column; [] where there is none. Rows that are no numbers are left out."""
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="", encoding="utf-8", errors="replace") as stream:
+        return [row for row in csv.DictReader(stream) if (row.get("iteration") or "").isdecimal()]
+
+
+def _text(value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else format(value, _DIGITS)

@@ -79,7 +79,10 @@ class DarknetLines:
             print("New best mAP!")
 
     def saved(self, e: Saved) -> None:
-        print(f"Saving weights to {e.path}", file=sys.stderr)
+        if e.path.endswith("_ema.weights"):
+            print(f" EMA weights are saved to the file: {e.path} ", file=sys.stderr)
+        else:
+            print(f"Saving weights to {e.path}", file=sys.stderr)
 
     def recovered(self, e: Recovered) -> None:
         print(f"iteration {e.iteration}: {e.message}", file=sys.stderr)
