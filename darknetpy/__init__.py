@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Network": "darknetpy.network",
     "Detector": "darknetpy.inference",
+    "Classifier": "darknetpy.inference",
     "Detections": "darknetpy.detections",
     "train": "darknetpy.training",
     "evaluate": "darknetpy.evaluation",

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.golden import augment, detect, evaluation, forward, multigpu, pictures, training
+from tools.golden import augment, classify, detect, evaluation, forward, multigpu, pictures, training
 from tools.golden.common import FAIL, NOT_CHECKED, OK, UNSUPPORTED, Outcome, Places
 
 SKIPPED = frozenset({"cpu", "gpu_nocudnn", "images"})
@@ -56,7 +56,7 @@ def kind_of(folder: Path) -> str | None:
         ("text", lambda: detect.is_text(folder)),
         ("cli", lambda: has("index.json") and any(folder.glob("*.stdout.txt"))),
         ("map", lambda: evaluation.is_case(folder)),
-        ("classify", lambda: has("golden.npz") and any(folder.glob("predict_*.stdout.txt"))),
+        ("classify", lambda: classify.is_case(folder)),
         ("curve", lambda: has("runs.json", "start.weights")),
         ("multigpu", lambda: multigpu.is_case(folder)),
         ("resize", lambda: training.is_resize(folder)),
@@ -75,6 +75,7 @@ CHECKS = {
     "tensors": detect.check_tensors,
     "text": detect.check_text,
     "map": evaluation.check,
+    "classify": classify.check,
     "rates": lambda path, places: training.check_rates(path),
     "sizes": lambda path, places: training.check_sizes(path),
     "loss": training.check_loss,

@@ -39,6 +39,8 @@ _DEMO = (
     "mjpeg_port", "http_post_host", "bind",
 )  # fmt: skip
 
+_VALID = ("t", "batch")
+
 COMMANDS = [
     Command("detector train", "DATA CFG [WEIGHTS]", "train a detector", "train:train", _TRAIN),
     Command("detector test", "DATA CFG [WEIGHTS] [IMAGE]", "detect in an image or a list", "detect:test", _DETECT),
@@ -54,6 +56,15 @@ COMMANDS = [
         ("num_of_clusters", "width", "height", "show", "seed"),
     ),
     Command("detect", "CFG [WEIGHTS] [IMAGE]", "detector test with cfg/coco.data", "detect:detect", _DETECT),
+    Command("classifier predict", "DATA CFG [WEIGHTS] [IMAGE]", "say what pictures show", "classify:predict", ("t",)),
+    Command("classifier valid", "DATA CFG WEIGHTS", "top-1 and top-k accuracy", "classify:valid", _VALID),
+    Command("classifier valid10", "DATA CFG WEIGHTS", "by ten windows of each picture", "classify:valid10", _VALID),
+    Command("classifier validfull", "DATA CFG WEIGHTS", "by the whole picture", "classify:validfull", _VALID),
+    Command("classifier validmulti", "DATA CFG WEIGHTS", "by five sizes", "classify:validmulti", _VALID),
+    Command("classifier validcrop", "DATA CFG WEIGHTS", "by the stretched picture", "classify:validcrop", _VALID),
+    Command(
+        "classify", "CFG [WEIGHTS] [IMAGE]", "classifier predict with cfg/imagenet1k.data", "classify:classify", ("t",)
+    ),
     Command("partial", "CFG WEIGHTS OUT N", "keep the first N layers of a weights file", "weights:partial"),
     Command("average", "CFG OUT WEIGHTS ...", "mean of several weights files", "weights:average"),
     Command("normalize", "CFG WEIGHTS OUT", "add batch normalisation where there is none", "weights:normalize"),

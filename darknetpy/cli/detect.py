@@ -102,7 +102,7 @@ def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) 
 
     out = line.get("out") if replicas.main else None
     alone = replicas.size == 1
-    paths = _paths(image, prompt=alone)
+    paths = asked_paths(image, prompt=alone)
     with JsonWriter(out) if out else nullcontext() as writer:
         while True:
             round_ = list(islice(paths, 1 if alone else ROUND * replicas.size)) if replicas.main else None
@@ -122,7 +122,7 @@ def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) 
         print(PROMPT, end="", flush=True)
 
 
-def _paths(image: str | None, prompt: bool) -> Iterator[str]:
+def asked_paths(image: str | None, prompt: bool) -> Iterator[str]:
     """The image of the command line, or those of standard input, a line each."""
     if image is not None:
         yield image
@@ -140,7 +140,7 @@ def _paths(image: str | None, prompt: bool) -> Iterator[str]:
 
 def _look(line: Line, detector, path: str, thresh: float) -> Looked:
     """Load a picture and detect in it."""
-    picture, error = _load(path, detector.network.net.channels, bool(line.get("strict")))
+    picture, error = load_picture(path, detector.network.net.channels, bool(line.get("strict")))
     if picture is None:
         return Looked(path, error=error)
     began = time.perf_counter()
@@ -179,7 +179,7 @@ def _tell(line: Line, detector, looked: Looked, writer) -> None:
         save_labels(found, path)
     picture = looked.picture
     if picture is None:
-        picture, _ = _load(path, detector.network.net.channels, bool(line.get("strict")))
+        picture, _ = load_picture(path, detector.network.net.channels, bool(line.get("strict")))
     drawn = draw_detections(picture, found)
     save_image("predictions.jpg", drawn)
     sys.stdout.flush()
@@ -187,7 +187,7 @@ def _tell(line: Line, detector, looked: Looked, writer) -> None:
         show("predictions", drawn)
 
 
-def _load(path: str, channels: int, strict: bool) -> tuple[np.ndarray | None, str]:
+def load_picture(path: str, channels: int, strict: bool) -> tuple[np.ndarray | None, str]:
     """A picture, or None and why not; with `-strict` Darknet's black one stands for what cannot be read."""
     import numpy as np
 

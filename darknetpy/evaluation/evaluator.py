@@ -194,37 +194,54 @@ def for_each(
     relative: bool = True,
     replicas: Single = ALONE,
 ) -> None:
-    """Call `act(sample, detections)` for every picture in order, with detections on the CPU; a replica takes every
-    G-th picture.
+    """Call `act(sample, detections)` for every picture in order, with detections on the CPU; see `for_batches`."""
+
+    def detect(samples: list[Sample]) -> list[Detections]:
+        inputs = torch.from_numpy(np.stack([sample.input for sample in samples]))
+        sizes = [sample.size for sample in samples]
+        return [found.cpu() for found in detector.predict(inputs, sizes, thresh, nms, hier, relative)]
+
+    for_batches(detector, images, detect, act, batch, progress, replicas)
+
+
+def for_batches(
+    network: object,
+    images: EvaluationImages,
+    compute: Callable[[list[Sample]], Sequence[T]],
+    act: Callable[[Sample, T], None],
+    batch: int = 0,
+    progress: bool = True,
+    replicas: Single = ALONE,
+) -> None:
+    """Compute something for several pictures at once and `act` on one by one, in order; a replica takes every G-th
+    picture.
 
     Every pass has the same number of pictures, the last one filled up with repetitions: libraries round differently for
     batches of different sizes, and so a picture gets the same numbers whoever looks at it. What does not fit the
     device's memory is tried again in halves.
     """
-    size = max(1, min(_batch_size(detector, batch), len(images)))
+    size = max(1, min(_batch_size(network, batch), len(images)))
     images = images.picked(range(replicas.rank, len(images), replicas.size)) if replicas.size > 1 else images
     shown = progress and replicas.main and sys.stderr.isatty()
     with tqdm(total=len(images), unit="img", disable=not shown, leave=False) as bar:
         for samples in images.batches(size):
             while samples:
                 now = samples[:size]
-                full = [*now, *now[-1:] * (size - len(now))]
                 try:
-                    inputs = torch.from_numpy(np.stack([sample.input for sample in full]))
-                    found = detector.predict(inputs, [s.size for s in full], thresh, nms, hier, relative)
+                    found = compute([*now, *now[-1:] * (size - len(now))])
                 except torch.cuda.OutOfMemoryError:
                     if size == 1:
                         raise
                     size //= 2
                     torch.cuda.empty_cache()
                     continue
-                for sample, detections in zip(now, found[: len(now)], strict=True):
-                    act(sample, detections.cpu())
+                for sample, result in zip(now, found[: len(now)], strict=True):
+                    act(sample, result)
                 bar.update(len(now))
                 samples = samples[len(now) :]
 
 
-def _batch_size(detector: Predictor, wanted: int) -> int:
+def _batch_size(detector: object, wanted: int) -> int:
     """Pictures at once: about 64 of 416 x 416 on a GPU, a megapixel or so on a CPU.
 
     One by one where layers remember the picture before: there a batch would change the result.

@@ -15,22 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from darknetpy.assets import locate
 from darknetpy.config import Cfg
-from darknetpy.config.datafile import read_names
 from darknetpy.detections import Detections
-from darknetpy.errors import ConfigError, ImageError, warn
-from darknetpy.images import letterbox_image, load_image, resize_image
+from darknetpy.errors import ConfigError
+from darknetpy.images import letterbox_image, resize_image
+from darknetpy.inference.pictures import Image, PictureNetwork
 from darknetpy.inference.postprocess import detections_of
 from darknetpy.network import Network
-
-Image = str | os.PathLike | np.ndarray | Tensor
 
 THRESH, NMS, HIER = 0.25, 0.45, 0.5
 """Darknet's defaults of `detector test`."""
 
 
-class Detector:
+class Detector(PictureNetwork):
     """A network for inference, with its class names.
 
     Args:
@@ -56,12 +53,7 @@ class Detector:
         strict: bool = False,
         overrides: Iterable[str] = (),
     ):
-        if isinstance(cfg, Network):
-            self.network = cfg
-        else:
-            self.network = Network(cfg, weights, device, strict, overrides=overrides)
-        self.network.train(False)
-        self.strict = strict or self.network.strict
+        super().__init__(cfg, weights, device, strict, overrides)
         self.heads = [layer for layer in self.network.structure.heads if hasattr(layer, "decode")]
         if not self.heads:
             raise ConfigError("has no detection layer", file=self.network.structure.cfg.path)
@@ -71,12 +63,6 @@ class Detector:
     @property
     def classes(self) -> int:
         return self.heads[-1].options.classes
-
-    def _names(self, names) -> list[str]:
-        given = read_names(names) if isinstance(names, str | os.PathLike) else list(names or [])
-        if given and len(given) != self.classes:
-            warn(f"there are {len(given)} names for {self.classes} classes of {self.network.structure.cfg.path}")
-        return given + [f"class_{i}" for i in range(len(given), self.classes)]
 
     def __call__(self, image: Image, thresh: float = THRESH, nms: float = NMS, hier: float = HIER) -> Detections:
         """Detections in one picture, boxes relative to it.
@@ -150,33 +136,3 @@ class Detector:
         """Kind and beta of NMS: those of the last detection layer serve the whole network."""
         options = self.heads[-1].options
         return getattr(options, "nms_kind", "default"), getattr(options, "beta_nms", 0.6)
-
-    def _picture(self, image: Image) -> np.ndarray:
-        channels = self.network.net.channels
-        if isinstance(image, str | os.PathLike):
-            return load_image(locate(image), channels)
-        if isinstance(image, Tensor):
-            image = (image.float() if image.is_floating_point() else image).detach().cpu().numpy()
-        if not isinstance(image, np.ndarray):
-            raise ImageError(f"an image must be a path, an array or a tensor, not {type(image).__name__}")
-        if image.dtype == np.uint8:
-            return _from_opencv(image, channels)
-        if image.ndim != 3 or image.shape[0] != channels or not image.size or image.dtype.kind != "f":
-            raise ImageError(
-                f"an image must be ({channels}, H, W) floats or (H, W, 3) bytes, not {image.shape} of {image.dtype}"
-            )
-        return np.ascontiguousarray(image, np.float32)
-
-
-def _from_opencv(image: np.ndarray, channels: int) -> np.ndarray:
-    if image.ndim == 2:
-        image = image[:, :, None]
-    if image.ndim != 3 or not image.size or image.shape[2] not in {1, 3, 4, channels}:
-        raise ImageError(f"an image must be (H, W), (H, W, 3) or (H, W, 4) bytes, not {image.shape}")
-    if channels == 1 and image.shape[2] >= 3:
-        image = (image[:, :, :3].astype(np.float32) @ np.float32([0.114, 0.587, 0.299]))[:, :, None]
-    elif channels == 3:
-        image = np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image[:, :, 2::-1]
-    if image.shape[2] != channels:
-        raise ImageError(f"an image must be (H, W, {channels}) bytes, not {image.shape}")
-    return np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from darknetpy.lazy import torch
 
+IGNORED = -1234.0
+"""A target of this value takes no part in the loss (Darknet: SECRET_NUM)."""
+
 
 @dataclass
 class Tree:

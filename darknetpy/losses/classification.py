@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from darknetpy.layers.softmax import Cost, Softmax
+from darknetpy.layers.tree import IGNORED
 from darknetpy.losses.base import HeadLoss, LossContext
-
-IGNORED = -1234.0
-"""A target of this value takes no part in the loss (Darknet: SECRET_NUM)."""
 
 
 def softmax_loss(head: Softmax, output: Tensor, truth: Tensor, context: LossContext) -> HeadLoss:
