@@ -12,7 +12,8 @@ from darknetpy.parallel import launch
 def together(count: int, job, *arguments) -> list:
     """What `job(replicas, *arguments)` gives in each of `count` processes that know each other.
 
-    The last of the arguments are the job's keywords; `ddp` and `shares` among them are those of `join`.
+    The last of the arguments are the job's keywords; `ddp`, `shares`, `sync_bn` and `sync_statistics` among them
+    are those of `join`.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "cv2", "darknetpy.training"])
@@ -38,7 +39,7 @@ def _replica(environment: dict, job, arguments, found) -> None:
     torch.set_num_threads(1)
     try:
         arguments, options = arguments[:-1], dict(arguments[-1])
-        ours = {name: options.pop(name) for name in ("ddp", "shares") if name in options}
+        ours = {name: options.pop(name) for name in ("ddp", "shares", "sync_bn", "sync_statistics") if name in options}
         replicas = join("cpu", **ours)
         found.put((replicas.rank, (True, job(replicas, *arguments, **options))))
     except Exception:

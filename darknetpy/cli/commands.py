@@ -32,6 +32,7 @@ _TRAIN = (
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
     "cache_dir", "prefetch", "close_mosaic", "show_imgs", "ddp", "burn_in_single",
     "max_restarts", "until", "tensorboard", "mjpeg_port", "bind", "sink",
+    "gpu_share", "sync_bn", "sync_bn_stats", "check_replicas", "profile",
 )  # fmt: skip
 _DEMO = (
     "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",

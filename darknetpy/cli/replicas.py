@@ -59,7 +59,8 @@ def join(line: Line):
         be_silent()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         line.values["quiet"] = True
-    return meet(device, bool(line.get("ddp")), devices_differ(devices)), device
+    flags = (bool(line.get("sync_bn")), bool(line.get("sync_bn_stats")))
+    return meet(device, bool(line.get("ddp")), devices_differ(devices), line.get("gpu_share"), *flags), device
 
 
 def _chosen(line: Line, choose_devices) -> list[str]:

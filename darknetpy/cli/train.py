@@ -13,8 +13,6 @@ from darknetpy.errors import UsageError
 from darknetpy.layers import Structure
 from darknetpy.layers.trainable import check_trainable
 
-LEAST_ALONE = 1000
-"""Iterations on one device that Darknet's authors advise before the others join in."""
 EXIT_STATUS = {"SIGINT": 130, "SIGTERM": 143}
 
 
@@ -64,6 +62,8 @@ def train(line: Line, words: list[str]) -> int:
         hours=line.get("time"),
         stop_map=_share(line.get("stop_map")),
         rehearse=not line.get("no_rehearsal"),
+        profile=line.get("profile"),
+        check_replicas=bool(line.get("check_replicas")),
         show_details=bool(line.get("show_details")),
         strict=strict,
         sinks=_sinks(line) if replicas.main else [],
@@ -87,9 +87,11 @@ def _sinks(line: Line) -> list:
 
 def _launch(line: Line, files: dict[str, str], devices: list[str]) -> int:
     """Check what can be checked, then start a replica for each device; the exit status of the run."""
+    from darknetpy.parallel.shares import read_shares
     from darknetpy.parallel.start import Start
 
     be_silent()
+    read_shares(line.get("gpu_share"), len(devices))
     data = open_data(files["data"], bool(line.get("strict")))
     structure = lay_out(files["cfg"], line, training=True)
     check_trainable(structure)
@@ -101,7 +103,9 @@ def _single(text: str | None, structure: Structure) -> int:
     """Iterations that one device trains alone before the others join in."""
     if text is None:
         return 0
-    return max(LEAST_ALONE, structure.net.burn_in) if text == "auto" else atoi(text)
+    from darknetpy.parallel.advice import alone
+
+    return alone(structure.net) if text == "auto" else atoi(text)
 
 
 def _share(value: float | None) -> float | None:

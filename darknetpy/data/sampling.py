@@ -35,6 +35,7 @@ class Request:
         iteration: from 0; chunk: number of the mini-batch in its turn, counted over all replicas.
         width, height: of the network at that time; count: rows.
         span: mini-batches that a sequence of `track` runs through.
+        first: number of the first row in its turn, counted over all replicas; None: all before have `count` rows.
     """
 
     iteration: int
@@ -43,10 +44,11 @@ class Request:
     height: int
     count: int
     span: int = 1
+    first: int | None = None
 
     def number(self, row: int) -> int:
         """Number of a row in its turn."""
-        return self.chunk * self.count + row
+        return (self.chunk * self.count if self.first is None else self.first) + row
 
     def in_sequence(self, row: int) -> int:
         """Number of a row in its sequence."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -170,6 +170,8 @@ class ForwardContext:
         num_boxes: truth boxes an image that the training command announces; strict assisted excitation sees no others.
         net_w, net_h: size of the input picture, pixels.
         fused: batch normalisation is folded into `tensors`.
+        sum_over_replicas: where replicas share their batch statistics, the sum of a tensor over all of them, with its
+            gradient.
         probe: where training is observed, raw outputs of convolutions by layer, with their gradients retained.
     """
 
@@ -190,6 +192,7 @@ class ForwardContext:
     fused: bool = False
     adversarial: bool = False
     subdivision: int = 0
+    sum_over_replicas: Callable[[Tensor], Tensor] | None = None
     probe: dict | None = None
 
     def observe(self, index: int, y: Tensor) -> Tensor:

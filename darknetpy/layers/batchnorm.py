@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,30 @@ def batch_norm(layer: Layer, y, tensors: Any, context: ForwardContext):
         return _cross_iteration(y, t, context)
     if training and context.strict and _shares_buffers(layer, context):
         return _shared_statistics(y, t)
+    return normalize(y, t, training, context)
+
+
+def normalize(y, tensors: Any, training: bool, context: ForwardContext):
+    """Batch normalisation of (B, C, ...) by statistics of the batch, of all replicas' batches, or the running ones."""
+    t = tensors
+    if training and context.sum_over_replicas is not None:
+        return _across_replicas(y, t, context.sum_over_replicas)
     return torch.nn.functional.batch_norm(
         y, t.rolling_mean, t.rolling_variance, t.scales, t.biases, training, BN_MOMENTUM, BN_EPSILON
     )
+
+
+def _across_replicas(y, t, add_up: Callable):
+    """Statistics over the mini-batches of all replicas, as if they were one; the variance takes a second pass."""
+    dims = [0, *range(2, y.dim())]
+    sums = add_up(torch.cat([y.sum(dims), y.new_tensor([y.numel() / y.shape[1]])]))
+    count, shape = sums[-1].detach(), (1, -1, *[1] * (y.dim() - 2))
+    mean = sums[:-1] / count
+    centred = y - mean.view(shape)
+    variance = add_up((centred * centred).sum(dims)) / count
+    with torch.no_grad():
+        _roll(t, mean, variance * (count / (count - 1).clamp(min=1)))
+    return centred * (torch.rsqrt(variance + BN_EPSILON) * t.scales).view(shape) + t.biases.view(shape)
 
 
 def _shares_buffers(layer: Layer, context: ForwardContext) -> bool:

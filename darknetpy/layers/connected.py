@@ -9,7 +9,7 @@ from typing import Any
 from darknetpy.config import key
 from darknetpy.layers.activations import activate, known_activation
 from darknetpy.layers.base import Layer, LayerOptions, TensorSpec
-from darknetpy.layers.batchnorm import BN_EPSILON, BN_MOMENTUM
+from darknetpy.layers.batchnorm import normalize
 from darknetpy.layers.gradients import clamp_gradient
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
@@ -59,9 +59,7 @@ class Connected(Layer):
         x = x.reshape(x.shape[0], -1)
         y = torch.nn.functional.linear(x, t.weights, None if self.batch_normalize else t.biases)
         if self.batch_normalize:
-            y = torch.nn.functional.batch_norm(
-                y, t.rolling_mean, t.rolling_variance, t.scales, t.biases, context.training, BN_MOMENTUM, BN_EPSILON
-            )
+            y = normalize(y, t, context.training, context)
         y = activate(self.activation, y, context)
         return clamp_gradient(y) if torch.is_grad_enabled() and y.requires_grad else y
 

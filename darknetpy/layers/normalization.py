@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from darknetpy.config import key
 from darknetpy.layers.base import Layer, LayerOptions, TensorSpec
-from darknetpy.layers.batchnorm import BN_EPSILON, BN_MOMENTUM
+from darknetpy.layers.batchnorm import normalize
 from darknetpy.layers.gradients import replace_gradient
 from darknetpy.layers.registry import register
 from darknetpy.lazy import torch
@@ -29,10 +29,7 @@ class BatchNorm(Layer):
         ]
 
     def forward(self, x, context):
-        t = context.tensors
-        return torch.nn.functional.batch_norm(
-            x, t.rolling_mean, t.rolling_variance, t.scales, t.biases, context.training, BN_MOMENTUM, BN_EPSILON
-        )
+        return normalize(x, context.tensors, context.training, context)
 
     def row(self) -> str:
         return f"Batch Normalization Layer: {self.w} x {self.h} x {self.c} image"

@@ -22,7 +22,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from darknetpy.errors import UsageError
 from darknetpy.network import Network
+from darknetpy.parallel.shares import read_shares
 
 PATIENCE = timedelta(days=30)
 """Of collectives: who waits too long for a peer is ended by the launcher, not by a clock."""
@@ -36,12 +38,16 @@ class Single:
     """One replica, alone; the interface that the others share.
 
     Attributes:
-        rank: number of this replica; size: of all; turns: between two averagings.
+        rank: number of this replica; size: of all.
+        gradients: whether gradients, not weights, are what replicas share.
+        shares: of the images of a turn, () for equal ones; weight: of this replica in a mean, 1 for equal shares.
+        sync_bn: batches are normalised by the statistics of all replicas; sync_statistics: running ones are averaged.
     """
 
     rank, size = 0, 1
-    gradients = False
-    """Whether gradients, not weights, are what replicas share."""
+    gradients = sync_bn = sync_statistics = False
+    shares: tuple[int, ...] = ()
+    weight = 1.0
 
     @property
     def main(self) -> bool:
@@ -55,7 +61,11 @@ class Single:
         """Gradients of this replica become those of all."""
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        """Tensors become their mean over all replicas."""
+        """Tensors become their mean over all replicas, by weight."""
+
+    def sum_through(self, tensor: Tensor) -> Tensor:
+        """The sum over all replicas, through which gradients flow to all of them."""
+        return tensor
 
     def from_main(self, tensors: Sequence[Tensor]) -> None:
         """Tensors become the main replica's."""
@@ -97,7 +107,10 @@ class _Several(Single):
         self.from_main([*network.parameters(), *network.buffers()])
 
     def average(self, tensors: Sequence[Tensor]) -> None:
-        self._through_buckets(tensors, self._mean)
+        self._through_buckets(tensors, self._weighted_mean)
+
+    def sum_through(self, tensor: Tensor) -> Tensor:
+        return _Sum.apply(tensor, self)
 
     def from_main(self, tensors: Sequence[Tensor]) -> None:
         self._through_buckets(tensors, lambda flat: dist.broadcast(flat, 0))
@@ -148,6 +161,17 @@ class _Several(Single):
         dist.all_reduce(flat)
         flat.mul_(1.0 / self.size)
 
+    def _weighted_mean(self, flat: Tensor) -> None:
+        if self.weight != 1:
+            flat.mul_(self.weight)
+        self._mean(flat)
+
+    def added_up(self, tensor: Tensor) -> Tensor:
+        """The sum of a tensor over all replicas, as a new one."""
+        total = tensor.detach().clone() if self.on_device else tensor.detach().cpu().clone()
+        dist.all_reduce(total)
+        return total.to(tensor.device)
+
     @torch.no_grad()
     def _through_buckets(self, tensors: Sequence[Tensor], act) -> None:
         """Apply a collective to tensors laid end to end, some at a time; through the CPU where gloo carries them."""
@@ -159,6 +183,19 @@ class _Several(Single):
             flat = carried.to(flat.device)
             parts = flat.split([tensor.numel() for tensor in bucket])
             torch._foreach_copy_(list(bucket), [p.view_as(t) for p, t in zip(parts, bucket, strict=True)])
+
+
+class _Sum(torch.autograd.Function):
+    """A sum over replicas: each one's part has influence on all their losses, so gradients are added up, too."""
+
+    @staticmethod
+    def forward(ctx, tensor: Tensor, replicas: _Several) -> Tensor:
+        ctx.replicas = replicas
+        return replicas.added_up(tensor)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.replicas.added_up(gradient), None
 
 
 class Averaging(_Several):
@@ -197,17 +234,29 @@ def _buckets(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     return result
 
 
-def join(device: str, ddp: bool = False, alone_on_device: bool = True) -> Single:
+def join(
+    device: str, ddp: bool = False, alone_on_device: bool = True, shares: str | None = None, sync_bn: bool = False,
+    sync_statistics: bool = False,
+) -> Single:  # fmt: skip
     """Meet the other replicas of this run, as the environment says (`RANK`, `WORLD_SIZE`, ..., as torchrun sets them).
 
     Args:
         device: of this replica; alone_on_device: no other replica uses it, so that NCCL can connect them.
+        shares: of `-gpu_share`; sync_bn: normalise batches by the statistics of all replicas, which needs `ddp` and
+            equal shares; sync_statistics: average the running ones.
+
+    Raises UsageError for settings that do not go together.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size < 2:
         return Single()
+    numbers = read_shares(shares, size)
+    if sync_bn and (not ddp or numbers):
+        raise UsageError("-sync_bn needs -ddp, and replicas that take the same share")
     on_gpu = device.startswith("cuda") and alone_on_device and dist.is_nccl_available()
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
-    return (Ddp if ddp else Averaging)(torch.device(device))
+    replicas = (Ddp if ddp else Averaging)(torch.device(device))
+    replicas.shares, replicas.sync_bn, replicas.sync_statistics = numbers, sync_bn, sync_statistics
+    return replicas

@@ -38,6 +38,8 @@ class DarknetLines:
         print(f"Learning Rate: {e.learning_rate:g}, Momentum: {e.momentum:g}, Decay: {e.decay:g}")
         for index, kind in e.heads:
             print(f" Detection layer: {index} - type = {TYPE_NUMBER.get(kind, 0)} ")
+        for text in e.advice:
+            print(text, file=sys.stderr)
 
     def turn(self, e: TurnDone) -> None:
         for text in e.details:

@@ -53,6 +53,8 @@ def train(
     hours: float | None = None,
     stop_map: float | None = None,
     rehearse: bool = True,
+    profile: int = 0,
+    check_replicas: bool = False,
     show_details: bool = False,
     strict: bool = False,
     overrides: Sequence[str] = (),
@@ -75,7 +77,8 @@ def train(
         show_imgs: write the first augmented pictures to the folder `augmented`.
         save_every: iterations between numbered checkpoints. sinks: receivers of events.
         patience: evaluations without a better mAP after which to stop; hours: to stop after; stop_map: mAP to stop at.
-        rehearse: try everything once before the first turn. overrides: `section[#n].key=value` words.
+        rehearse: try everything once before the first turn. profile: turns of which the profiler writes a trace;
+        check_replicas: compare replicas after each synchronisation. overrides: `section[#n].key=value` words.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
     """
@@ -93,6 +96,7 @@ def train(
         map_every, map_epochs, iou_thresh, seed,
         save_every or config.number("saveweights", 10_000 if net.max_batches >= 10_000 else 1000),
         config.number("savelast", 100), show_details, rehearse, Stops(hours, stop_map, patience, until),
+        profile=profile, check_replicas=check_replicas,
     )  # fmt: skip
 
     def source(seed: int, _: int) -> DetectionData:

@@ -11,7 +11,8 @@ from darknetpy.evaluation import EvaluationResult
 
 @dataclass(frozen=True)
 class Started:
-    """The run begins (or goes on): names, sizes and what the sinks need to draw their frames."""
+    """The run begins (or goes on): names, sizes and what the sinks need to draw their frames. `advice` explains the
+    arithmetic of several replicas."""
 
     base: str
     cfg: str
@@ -32,6 +33,7 @@ class Started:
     task: str = "detector"
     metric: str = "mAP%"
     replicas: int = 1
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

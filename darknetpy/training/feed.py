@@ -9,6 +9,7 @@ from darknetpy.data.batches import Batch
 from darknetpy.data.loader import Loader
 from darknetpy.data.resize import EVERY, Sizes, dynamic_batch
 from darknetpy.data.sampling import Request
+from darknetpy.parallel.shares import split
 from darknetpy.training.learner import Learner
 
 
@@ -69,6 +70,10 @@ class Feed:
         if ahead and self.sizes.random and boundary > self.turns - self.turns % EVERY:
             size = self._size_at(boundary, iteration - turn % EVERY * self.learner.replicas.size, False)
         rows, span = self.rows_at(size), self.learner.schedule.sequence(iteration)
-        count, replicas = self.learner.subdivisions, self.learner.replicas
-        first = replicas.rank * count
-        return [Request(iteration, k, *size, rows, span) for k in range(first, first + count)]
+        rank, parts = self.learner.replicas.rank, self.learner.parts(rows)
+        counts = [split(part, [1] * -(-part // rows)) for part in parts]
+        chunk, first, requests = sum(map(len, counts[:rank])), sum(parts[:rank]), []
+        for count in counts[rank]:
+            requests.append(Request(iteration, chunk + len(requests), *size, count, span, first))
+            first += count
+        return requests

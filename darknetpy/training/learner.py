@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from darknetpy.errors import UsageError
 from darknetpy.layers import ForwardContext
 from darknetpy.layers.trainable import BOX_HEADS
 from darknetpy.losses import HeadLoss, LossContext, head_loss, propagated
 from darknetpy.network import Network, Pass
 from darknetpy.parallel import Single
+from darknetpy.parallel.shares import split
+from darknetpy.training.compare import compare
 from darknetpy.training.ema import MovingAverage
 from darknetpy.training.optimizer import Optimizer
 from darknetpy.training.schedule import Schedule
@@ -70,25 +73,39 @@ class Learner:
         strict: Darknet's quirks.
         replicas: those that train side by side; their number multiplies rate and iterations.
 
-    `splits` parts of each mini-batch are worked off one after the other where memory is short. `num_boxes` is Darknet's
-    value of that name, which its training command sets on one copy of the network only, so that strict assisted
-    excitation is without effect on further replicas, after a resize and in a bare turn.
+    `splits` parts of each mini-batch are worked off one after the other where memory is short. `check` compares the
+    replicas after each synchronisation. `num_boxes` is Darknet's value of that name, which its training command sets on
+    one copy of the network only, so that strict assisted excitation is without effect on further replicas, after a
+    resize and in a bare turn.
     """
 
     def __init__(self, network: Network, strict: bool = False, replicas: Single | None = None):
         self.network, self.net, self.strict = network, network.net, strict
         self.replicas = replicas or Single()
+        if strict and self.replicas.shares:
+            raise UsageError("-gpu_share does not go together with -strict")
+        self.check = False
         self.schedule = Schedule(self.net, self.replicas.size)
         self.optimizer = Optimizer(network, strict)
         self.average = MovingAverage(network, self.optimizer, strict)
         self.subdivisions = max(1, self.net.subdivisions)
         self.images = self.net.images_per_update
+        self.replicas.weight = self.parts(self.net.mini_batch)[self.replicas.rank] / (
+            self.net.mini_batch * self.subdivisions
+        )
         self.seen = network.seen
         self.iteration = self.clock = self.seen // self.images
         self.head_states: dict[int, dict] = {layer.index: {} for layer in network.structure.heads}
         self.net_state: dict = {}
         self.num_boxes = 0
         self.splits = 1
+
+    def parts(self, rows: int) -> list[int]:
+        """Images of a turn for each replica, with mini-batches of so many rows; sequences and contrastive pairs stay
+        together."""
+        size, whole = self.replicas.size, self.net.time_steps > 1 or self.net.contrastive or self.net.track
+        total = rows * self.subdivisions * size
+        return split(total, self.replicas.shares or [1] * size, rows if whole else 1)
 
     def turn(self, mini_batches: Sequence[tuple[Tensor, ...]]) -> Turn:
         """Train on S mini-batches of (images, truth) and update once; see `accumulate_all`."""
@@ -146,10 +163,14 @@ class Learner:
         they count turns, and the schedule follows `seen`, which `synchronise` shifts.
         """
         images, size = images or self.images, self.replicas.size
+        if self.replicas.gradients and self.replicas.shares:
+            images = round(self.replicas.total(images)[0] / size)
         clock = self.clock + 1 if self.strict else self.iteration + size
         n = self.seen // images if self.strict else clock
         rate = self.schedule.rate(n)
         self.replicas.before_update(self.optimizer.gradients())
+        if self.check and self.replicas.gradients:
+            compare(self, "gradients")
         self.optimizer.step(rate, n, clock, images * self.schedule.sequence(clock))
         self.average.update(clock)
         if similar_filters_due(self.net, clock):
@@ -180,10 +201,15 @@ class Learner:
 
     def synchronise(self, shift: int = 0) -> None:
         """Average the replicas' weights (Darknet: `sync_nets`); strict shifts `seen` by `shift` iterations of each."""
-        if self.replicas.size == 1 or self.replicas.gradients:
+        if self.replicas.size == 1:
             return
-        self.replicas.average(self._averaged())
-        if self.strict:
+        if not self.replicas.gradients:
+            self.replicas.average(self._averaged())
+        if self.replicas.sync_statistics:
+            self.replicas.average(self._statistics())
+        if self.check:
+            compare(self, "parameters")
+        if self.strict and not self.replicas.gradients:
             mains = self.replicas.total(self.seen if self.replicas.main else 0)[0]
             self.seen = int(mains) + self.images * shift * (self.replicas.size - 1)
 
@@ -197,6 +223,8 @@ class Learner:
             return state
         state = {name: tensor.clone() for name, tensor in state.items()}
         averaged = {id(t) for t in self._averaged()} if not (self.strict or self.replicas.gradients) else set()
+        if self.replicas.sync_statistics:
+            averaged |= {id(t) for t in self._statistics()}
         live = self.network.state_dict(keep_vars=True)
         self.replicas.average([state[name] for name, tensor in live.items() if id(tensor) in averaged])
         self.replicas.from_main([state[name] for name, tensor in live.items() if id(tensor) not in averaged])
@@ -214,6 +242,9 @@ class Learner:
             if spec.trained and spec.role in roles.get(layer.type, ())
         ]
 
+    def _statistics(self) -> list[Tensor]:
+        return [t for _, spec, t in self.network.named_tensors() if spec.role in ("mean", "variance")]
+
     # --- self-adversarial training -------------------------------------------------------------------------------
 
     def _adversarial_turn(self) -> bool:
@@ -230,7 +261,7 @@ class Learner:
         x = x.detach().requires_grad_()
         empty = torch.zeros_like(truth)
         context = self._forward_context(empty, subdivision)
-        context.adversarial = True
+        context.adversarial, context.sum_over_replicas = True, None
         remembered = self.network.states
         self.network.states = copy_tensors(remembered)
         passed = self.network.run(x, context)
@@ -272,6 +303,7 @@ class Learner:
             seen=self.seen,
             num_boxes=self.num_boxes,
             subdivision=subdivision,
+            sum_over_replicas=self.replicas.sum_through if self.replicas.sync_bn else None,
         )
 
     def _head_losses(self, passed: Pass, truth: Tensor, rows: int, context: ForwardContext) -> dict[int, HeadLoss]:

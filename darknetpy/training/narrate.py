@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from darknetpy import losses
+from darknetpy.parallel.advice import arithmetic
 from darknetpy.training.events import Started, TurnDone
 from darknetpy.training.learner import Turn
 
@@ -37,6 +38,7 @@ def started(trainer: Trainer) -> Started:
         task=trainer.settings.task,
         metric=trainer.settings.metric,
         replicas=learner.replicas.size,
+        advice=tuple(arithmetic(net, learner.replicas, learner.parts(net.mini_batch), learner.strict)),
     )
 
 

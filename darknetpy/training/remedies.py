@@ -42,8 +42,8 @@ class Remedies:
                 result = action()
             except (RuntimeError, MemoryError) as error:
                 trouble = None if isinstance(error, DarknetpyError) else trouble_of(error)
-                if trouble is None or trouble.kind not in RETRIED:
-                    raise
+                if trouble is None or trouble.kind not in RETRIED or self.learner.replicas.sync_bn:
+                    raise  # with -sync_bn the others wait in the middle of their passes
             kinds = self.learner.replicas.total(*(float(trouble is not None and trouble.kind == k) for k in RETRIED))
             if not any(kinds):
                 return result

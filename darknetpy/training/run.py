@@ -14,6 +14,7 @@ from darknetpy.errors import DarknetpyError, WeightsError, warn
 from darknetpy.layers import Structure
 from darknetpy.network import Network
 from darknetpy.parallel import Single
+from darknetpy.parallel.advice import risk
 from darknetpy.runtime import default_workers, host_arrays, seed_all, set_parity
 from darknetpy.training.checkpoint import Checkpoints, read_state
 from darknetpy.training.events import Events, Sink, default_sinks
@@ -71,6 +72,9 @@ def run(
         network = _network(structure, weights if state is None else None, clear, device)
         replicas.wrap(network)
         learner = Learner(network, strict, replicas)
+        learner.check = settings.check_replicas
+        if not weights and (sentence := risk(structure.net, replicas.size)):
+            warn(sentence)
         done = learner.iteration if state is None else state["replicas"][0]["counters"][1]
         if done >= structure.net.max_batches:
             warn(

@@ -22,6 +22,7 @@ from darknetpy.training.guard import Transaction, diagnosis, health
 from darknetpy.training.learner import AVERAGED_EVERY, Learner, MiniBatch, Turn
 from darknetpy.training.measure import Measurement
 from darknetpy.training.plan import LEAST_BETWEEN, EvaluationPlan, SavePlan, Stops, TimeLeft
+from darknetpy.training.profile import profiled
 from darknetpy.training.rehearsal import rehearse
 from darknetpy.training.remedies import Remedies
 from darknetpy.training.saving import Saver
@@ -47,7 +48,8 @@ class Settings:
         task: `detector`, `classifier` or `rnn`; metric: what evaluations measure, as the chart calls it.
         least_between, first_evaluation: of the evaluations' plan. keep_best: save `_best`.
         iou_thresh: of the evaluation, as printed. rehearse: try everything once before the first turn.
-        stops: reasons to end before `max_batches`.
+        stops: reasons to end before `max_batches`. profile: turns that the profiler watches;
+        check_replicas: compare them after each synchronisation.
     """
 
     map_every: int | None = None
@@ -64,6 +66,8 @@ class Settings:
     least_between: int = LEAST_BETWEEN
     first_evaluation: int = 0
     keep_best: bool = True
+    profile: int = 0
+    check_replicas: bool = False
 
 
 @dataclass
@@ -120,7 +124,7 @@ class Trainer:
         self.began = began = time.perf_counter()
         self.events.emit(narrate.started(self))
         self.events.resume(narrate.past(self))
-        with self.signals:
+        with self.signals, profiled(self.settings.profile, f"{self.checkpoints.base}_{self.replicas.rank}") as step:
             try:
                 if self.settings.rehearse:
                     with self.signals.interruptible():
@@ -129,6 +133,7 @@ class Trainer:
                 while self._goes_on(began):
                     self._turn()
                     self._save_on_request()
+                    step()
             except Interrupted:
                 pass
             except Exception:
@@ -189,7 +194,7 @@ class Trainer:
         """Forward, backward and update; a turn that comes out non-finite is undone and None (strict keeps it)."""
         done, (loss, gradient) = self.remedies.attempt(lambda: self._accumulate(batches), self.transaction.undo)
         finite = self.network.strict or math.isfinite(loss + gradient)
-        mean, sound = self._agree(loss, finite)
+        mean, sound = self._agree(loss, finite, sum(mini.rows for mini in done))
         if not sound:
             self._skip(done, batches, finite)
             return None, mean
@@ -198,18 +203,19 @@ class Trainer:
         self.transaction.commit()
         return Turn(torch.as_tensor(mean), rate, done), mean
 
-    def _agree(self, loss: float, finite: bool) -> tuple[float, bool]:
-        """The replicas' mean loss, and whether all came out finite; what signals and the clock say is settled too."""
+    def _agree(self, loss: float, finite: bool, images: int) -> tuple[float, bool]:
+        """The mean loss over all images, and whether all came out finite; what signals and the clock say is settled
+        too."""
         replicas, signals = self.replicas, self.signals
         asked = [float(signals.ending == name) for name in ENDING]
         seconds = time.perf_counter() - self.began if replicas.main else 0.0
-        total, bad, save, seconds, *ending = replicas.total(
-            loss, float(not finite), float(signals.save), seconds, *asked
+        total, images, bad, save, seconds, *ending = replicas.total(
+            loss * images, images, float(not finite), float(signals.save), seconds, *asked
         )
         if replicas.size > 1:
             self.ending = next((name for name, count in zip(ENDING, ending, strict=True) if count), None)
             self.seconds, signals.save = seconds, save > 0
-        return total / replicas.size, not bad
+        return total / images, not bad
 
     def _accumulate(self, batches: Sequence[Batch]) -> tuple[list[MiniBatch], list[float]]:
         """Forward and backward of a turn; the one moment where the device is waited for is the read of its loss."""
