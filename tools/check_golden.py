@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.golden import augment, classify, detect, evaluation, forward, multigpu, pictures, training
+from tools.golden import augment, class_augment, classify, detect, evaluation, forward, multigpu, pictures, training
 from tools.golden.common import FAIL, NOT_CHECKED, OK, UNSUPPORTED, Outcome, Places
 
 SKIPPED = frozenset({"cpu", "gpu_nocudnn", "images"})
@@ -75,6 +75,7 @@ CHECKS = {
     "tensors": detect.check_tensors,
     "text": detect.check_text,
     "map": evaluation.check,
+    "augment classifier": class_augment.check,
     "classify": classify.check,
     "rates": lambda path, places: training.check_rates(path),
     "sizes": lambda path, places: training.check_sizes(path),

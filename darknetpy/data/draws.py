@@ -105,7 +105,7 @@ class Draws:
         return replace(other, move=self.move, shuffle=self.shuffle, noise_seed=self.noise_seed or other.noise_seed)
 
 
-def _scale(rng: np.random.Generator, most: float) -> float:
+def rand_scale(rng: np.random.Generator, most: float) -> float:
     """U(1, most), by a coin its inverse (Darknet: `rand_scale`)."""
     value = np.float32(rng.uniform(min(1.0, most), max(1.0, most)))
     return float(value) if rng.integers(2) else float(np.float32(1) / value)
@@ -120,8 +120,8 @@ def draw(rng: np.random.Generator, options: Augmentation, mosaic: bool, boxes: i
         r=tuple(rng.random(4, np.float32).tolist()),
         flip=bool(options.flip and rng.integers(2)),
         dhue=float(rng.uniform(-1.0, 1.0) * options.hue),
-        dsat=_scale(rng, options.saturation),
-        dexp=_scale(rng, options.exposure),
+        dsat=rand_scale(rng, options.saturation),
+        dexp=rand_scale(rng, options.exposure),
         blur=int(blur),
         noise=noise,
         noise_seed=int(rng.integers(2**31)) if noise else None,

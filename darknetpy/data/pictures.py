@@ -39,7 +39,12 @@ class Pictures:
         self._unreadable: set[int] = set()
 
     def first_readable(self, choices: Iterator[int]) -> tuple[str, np.ndarray, Labels]:
-        """Path, picture and labels of the first choice that can be read: of some drawn ones, then of the whole list.
+        """Path, picture and labels of the first choice that can be read; see `readable`."""
+        index, image = self.readable(choices)
+        return self.paths[index], image, self._labels_of(index)
+
+    def readable(self, choices: Iterator[int]) -> tuple[int, np.ndarray]:
+        """Number and picture of the first choice that can be read: of some drawn ones, then of the whole list.
 
         Raises DataError if no picture of the list can be read.
         """
@@ -47,7 +52,7 @@ class Pictures:
             if index in self._unreadable:
                 continue
             try:
-                return self.paths[index], self._image(index), self._labels_of(index)
+                return index, self._image(index)
             except ImageError as error:
                 self._unreadable.add(index)
                 say(str(error))

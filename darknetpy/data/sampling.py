@@ -64,7 +64,8 @@ class Sampler:
     seed: int = 0
     closes: int | None = None
 
-    def _rng(self, stream: Stream, request: Request, number: int) -> np.random.Generator:
+    def rng(self, stream: Stream, request: Request, number: int) -> np.random.Generator:
+        """The generator for something of a request."""
         return np.random.default_rng([abs(self.seed), request.iteration, number, stream])
 
     def mode(self, request: Request) -> int:
@@ -72,11 +73,11 @@ class Sampler:
         if self.options.mode == NONE or (self.closes is not None and request.iteration >= self.closes):
             return NONE
         number = request.chunk // request.span
-        return self.options.mode if self._rng(Stream.COIN, request, number).integers(2) else NONE
+        return self.options.mode if self.rng(Stream.COIN, request, number).integers(2) else NONE
 
     def cut(self, request: Request, row: int) -> tuple[int, int]:
         """Where the tiles of a row's mosaic meet."""
-        rng = self._rng(Stream.CUT, request, request.number(row))
+        rng = self.rng(Stream.CUT, request, request.number(row))
         sides = (request.width, request.height)
         x, y = (int(rng.integers(int(s * SMALLEST_CUT), int(s * LARGEST_CUT) + 1)) for s in sides)
         return x, y
@@ -89,7 +90,7 @@ class Sampler:
         number = request.number(row)
         if self.options.contrastive:
             number -= number % 2
-        rng = self._rng(Stream.PICTURES, request, number)
+        rng = self.rng(Stream.PICTURES, request, number)
         random = iter(lambda: int(rng.integers(self.pictures)), None)
         for which in range(passes):
             first = [self._in_sequence(request, row, which)] if self.options.track else []
@@ -98,7 +99,7 @@ class Sampler:
     def _in_sequence(self, request: Request, row: int, which: int) -> int:
         """Index of a row's picture in its video (Darknet: `get_sequential_paths`)."""
         timelines = max(1, request.count // self.options.time_steps)
-        rng = self._rng(Stream.SEQUENCE, request, request.chunk // request.span)
+        rng = self.rng(Stream.SEQUENCE, request, request.chunk // request.span)
         ends = sorted((1, self.options.speed))
         for _ in range(which + 1):
             speed = int(rng.integers(ends[0], ends[1] + 1))
@@ -121,7 +122,7 @@ class Sampler:
         return own
 
     def _draws(self, stream: Stream, request: Request, number: int, mode: int, boxes: list[int]) -> list[Draws]:
-        rng = self._rng(stream, request, number)
+        rng = self.rng(stream, request, number)
         return [draw(rng, self.options, mode == MOSAIC, count) for count in boxes]
 
 
