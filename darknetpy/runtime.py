@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -104,54 +105,125 @@ class Trouble:
     """A failure of device or libraries that is not the input's fault.
 
     Attributes:
-        kind: `memory` and `engine` can be tried again in this process, `sticky` has broken it, `link` concerns the
-            connection between processes.
+        pattern: of the messages that mean it.
+        kind: `memory` and `engine` can be tried again in this process, `sticky` has broken it and needs a new one,
+            `link` concerns the connection between processes, `setup` the installation; both fail again at once.
         sentence: what happened; remedy: what a person can change.
     """
 
+    pattern: str
     kind: str
     sentence: str
     remedy: str
 
 
-_TROUBLES = [
-    ("out of memory|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|can't allocate memory|bad_alloc", Trouble(
-        "memory", "the memory of the device is not enough", "raise subdivisions=, or lower width= and height=")),
-    ("CUDNN_STATUS_BAD_PARAM", Trouble(
-        "engine", "cuDNN refused a convolution's parameters", "-cudnn_benchmark 0, or another cuDNN version")),
-    ("CUDNN_STATUS_NOT_SUPPORTED|unable to find an engine|no valid (convolution )?algorithm|GET was unable", Trouble(
-        "engine", "cuDNN has no algorithm for a convolution here", "-cudnn_benchmark 0, or another cuDNN version")),
-    ("CUDNN_STATUS_NOT_INITIALIZED", Trouble(
-        "engine", "cuDNN could not start, mostly for want of memory", "free memory on the device, or lower batch=")),
-    ("illegal memory access|misaligned address|unspecified launch failure", Trouble(
-        "sticky", "the GPU reported an illegal memory access", "start again; if it comes back, update the driver")),
-    ("CUDNN_STATUS_EXECUTION_FAILED|CUDNN_STATUS_INTERNAL_ERROR|CUBLAS_STATUS_EXECUTION_FAILED", Trouble(
-        "sticky", "cuDNN failed while it ran", "start again; if it comes back, run with -cudnn_benchmark 0")),
-    ("device-side assert|uncorrectable ECC|device kernel image is invalid|no kernel image", Trouble(
-        "sticky", "the GPU cannot run this program", "run `darknetpy doctor`")),
-    ("unhandled system error|ncclSystemError", Trouble(
-        "link", "NCCL met an error of the system", "-nccl_debug shows it; often /dev/shm is too small")),
-    ("ncclUnhandledCudaError|unhandled cuda error", Trouble(
-        "link", "NCCL met an error of CUDA", "run `darknetpy doctor`; set NCCL_P2P_DISABLE=1 to go around the links")),
-    ("Address already in use|EADDRINUSE", Trouble(
-        "link", "the port of the meeting point is in use", "set MASTER_PORT to a free one")),
-    ("Watchdog caught collective|collective operation timeout|Timed out waiting", Trouble(
-        "link", "the replicas lost each other", "-nccl_debug shows where; set NCCL_SOCKET_IFNAME")),
-    ("Connection (refused|reset|closed)|Connect timeout|Network is unreachable", Trouble(
-        "link", "a replica cannot be reached", "set GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME to the right network")),
-    ("No space left on device.*shm|shared memory|bus error", Trouble(
-        "link", "the shared memory of this machine is too small", "enlarge /dev/shm, in a container with --shm-size")),
+TROUBLES = [
+    Trouble("out of memory|ALLOC(ATION)?_FAILED|CUBLAS_STATUS_NOT_INIT|(can't|cannot|unable to) allocate|bad_alloc",
+            "memory", "the memory of the device is not enough", "raise subdivisions=, or lower width= and height="),
+    Trouble("no kernel image|kernel image is invalid|(ARCH|VERSION)_MISMATCH|version incompatibility",
+            "setup", "this PyTorch is not built for this GPU", "run `darknetpy doctor`"),
+    Trouble("driver.{0,40}(insufficient|too old)|forward compatib|no CUDA.{0,10}(device|GPUs)|no NVIDIA driver",
+            "setup", "the driver does not offer this GPU", "run `darknetpy doctor`"),
+    Trouble("busy or unavailable",
+            "setup", "another process has the GPU to itself", "choose another one with -i or -gpus, or -gpus idle"),
+    Trouble("CUDNN_STATUS_BAD_PARAM",
+            "engine", "cuDNN refused a convolution's parameters", "-cudnn_benchmark 0, or another cuDNN version"),
+    Trouble("CUDNN_STATUS_NOT_SUPPORTED|unable to find an engine|no valid (convolution )?algorithm|GET was unable",
+            "engine", "cuDNN has no algorithm for a convolution here", "-cudnn_benchmark 0, or another cuDNN version"),
+    Trouble("CUDNN_STATUS_NOT_INITIALIZED",
+            "engine", "cuDNN could not start, mostly for want of memory", "free memory on the device, or lower batch="),
+    Trouble("illegal memory access|misaligned address|unspecified launch failure|illegal instruction",
+            "sticky", "the GPU reported an illegal memory access", "start again; if it comes back, update the driver"),
+    Trouble("STATUS_(EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)",
+            "sticky", "cuDNN failed while it ran", "start again; if it comes back, run with -cudnn_benchmark 0"),
+    Trouble("device-side assert",
+            "sticky", "the program met impossible values on the GPU", "start again with CUDA_LAUNCH_BLOCKING=1 -trace"),
+    Trouble("uncorrectable ECC|GPU is lost|launch timed out|hardware stack error",
+            "sticky", "the GPU itself is ill", "run `darknetpy doctor`; if it comes back, restart the machine"),
+    Trouble("shared memory|No space left on device.*shm|bus error",
+            "link", "the shared memory of this machine is too small", "enlarge /dev/shm; in containers: --shm-size"),
+    Trouble("no socket interface|Unable to find address for|find network interface",
+            "link", "there is no such network interface",
+            "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one that `ip addr` lists"),
+    Trouble("Address already in use|EADDRINUSE",
+            "link", "the port of the meeting point is in use", "set MASTER_PORT to a free one"),
+    Trouble("Watchdog caught|collective operation timeout|Timed out (waiting|after)|wait timeout",
+            "link", "the replicas lost each other", "-nccl_debug shows where; set NCCL_SOCKET_IFNAME"),
+    Trouble("Connection (refused|reset|closed|timed out)|Connect timeout|socket has timed|unreachable|RemoteError",
+            "link", "a replica cannot be reached", "set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME"),
+    Trouble("Duplicate GPU|ncclInvalidUsage",
+            "link", "NCCL cannot use a GPU for two replicas", "name each GPU once in -gpus"),
+    Trouble("unhandled system error|ncclSystemError",
+            "link", "NCCL met an error of the system", "-nccl_debug shows it; often /dev/shm is too small"),
+    Trouble("unhandled cuda error|ncclUnhandledCudaError|ncclInternalError",
+            "link", "NCCL met an error of CUDA", "-nccl_debug shows it; NCCL_P2P_DISABLE=1 goes around the links"),
+    Trouble("CUDA error", "sticky", "the GPU reported an error", "start again; run `darknetpy doctor`"),
 ]  # fmt: skip
+"""What messages of torch, CUDA, cuDNN and NCCL mean; the first row whose pattern is found counts."""
 
 
 def trouble_of(error: BaseException) -> Trouble | None:
     """What kind of device failure an exception is, None for anything else."""
-    if not isinstance(error, RuntimeError | MemoryError | OSError):
-        return None
     if isinstance(error, MemoryError):
-        return _TROUBLES[0][1]
+        return TROUBLES[0]
+    if not isinstance(error, RuntimeError | OSError):
+        return None
     text = str(error)
-    return next((trouble for pattern, trouble in _TROUBLES if re.search(pattern, text, re.IGNORECASE)), None)
+    return next((row for row in TROUBLES if re.search(row.pattern, text, re.IGNORECASE)), None)
+
+
+@dataclass(frozen=True)
+class GpuProcess:
+    """A process that holds memory of a GPU: UUID of the GPU, process, its user, MiB (None: not known)."""
+
+    gpu: str
+    pid: int
+    user: str
+    mib: int | None
+
+    def __str__(self) -> str:
+        return f"process {self.pid} of {self.user}" + ("" if self.mib is None else f" ({self.mib} MiB)")
+
+
+def gpu_processes() -> list[GpuProcess]:
+    """All processes on the GPUs of this machine, as far as the driver tells. Never fails, needs no torch."""
+    query = ["--query-compute-apps=gpu_uuid,pid,used_gpu_memory", "--format=csv,noheader,nounits"]
+    found = []
+    for line in nvidia_smi(*query).splitlines():
+        gpu, pid, memory = ([part.strip() for part in line.split(",")] + ["", ""])[:3]
+        if pid.isdigit():
+            found.append(GpuProcess(gpu, int(pid), _user_of(int(pid)), int(memory) if memory.isdigit() else None))
+    return found
+
+
+def nvidia_smi(*arguments: str) -> str:
+    """What the driver's own tool prints; "" where it isn't there or does not answer."""
+    try:
+        done = subprocess.run(["nvidia-smi", *arguments], capture_output=True, text=True, errors="replace", timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _user_of(pid: int) -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_name
+    except (ImportError, OSError, KeyError):
+        return "somebody"
+
+
+def others_on(device: str) -> str:
+    """Who else holds memory of a GPU, as the end of a sentence; "" for nobody, a CPU, or where nothing is known."""
+    try:
+        if not device.startswith("cuda"):
+            return ""
+        uuid = str(torch.cuda.get_device_properties(device).uuid)
+    except (AttributeError, RuntimeError, AssertionError, ValueError):
+        return ""
+    others = [str(p) for p in gpu_processes() if uuid in p.gpu and p.pid != os.getpid()]
+    return f"; also on this GPU: {', '.join(others)}" if others else ""
 
 
 def free_cached_memory() -> None:
@@ -160,13 +232,18 @@ def free_cached_memory() -> None:
         torch.cuda.empty_cache()
 
 
+ENGINE_MEASURES = 2
+"""How many steps `avoid_engines` has."""
+
+
 def avoid_engines(step: int) -> str | None:
-    """Take the next measure against cuDNN's refusals: how it was called, None where none is left."""
-    if step == 0:
-        torch.backends.cudnn.benchmark = False
+    """Take a measure against cuDNN's refusals: how it was called, None where it changes nothing."""
+    cudnn = torch.backends.cudnn
+    if step == 0 and cudnn.benchmark:
+        cudnn.benchmark = False
         return "cuDNN's timing of algorithms is switched off"
-    if step == 1 and torch.backends.cudnn.enabled:
-        torch.backends.cudnn.enabled = False
+    if step == 1 and cudnn.enabled:
+        cudnn.enabled = False
         return "cuDNN is switched off"
     return None
 

@@ -315,7 +315,7 @@ def test_an_engine_failure_is_answered_by_other_settings(place, monkeypatch):
 
     def failing(self, x, *args, **kwargs):
         calls[0] += 1
-        if calls[0] in (2, 4):
+        if calls[0] == 2:
             raise RuntimeError("cuDNN error: CUDNN_STATUS_BAD_PARAM")
         return original(self, x, *args, **kwargs)
 
@@ -328,7 +328,7 @@ def test_an_engine_failure_is_answered_by_other_settings(place, monkeypatch):
         run(sinks=[log])
     finally:
         torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark = before
-    assert ["switched off" in e.message for e in log.of(Recovered)] == [True, True]
+    assert ["cuDNN is switched off" in e.message for e in log.of(Recovered)] == [True]
     assert weights_of() == expected
 
 

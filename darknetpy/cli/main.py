@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import time
 import traceback
@@ -17,6 +18,8 @@ PATIENCE = 5.0
 """Seconds in which the main replica says what others would say, too."""
 INTERRUPTED, STICKY = 130, 75
 """Exit statuses: ended by Ctrl-C; a device that has to be started anew, which a launcher does."""
+FIRST_WORD = 2.0
+"""Seconds that a replica which has lost another leaves to that one to say why, and to the launcher to end all."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,14 +48,35 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"darknetpy: {error}" if not str(error).startswith("Couldn't open") else error, file=sys.stderr)
         return 1
     except (RuntimeError, MemoryError) as error:
-        from darknetpy.runtime import trouble_of
+        status = _device_failed(error, trace)
+        return line.again() if status == STICKY and line.again else status
 
-        trouble = trouble_of(error)
-        if trouble is None or trace:
-            raise
-        first = str(error).strip().splitlines()[0][:160]
-        print(f"darknetpy: {trouble.sentence} ({first}); {trouble.remedy}", file=sys.stderr)
-        return STICKY if trouble.kind == "sticky" else 1
+
+def _device_failed(error: BaseException, trace: bool) -> int:
+    """Say what a failure of device or libraries means; what is none is a fault of the program and shows as such."""
+    from darknetpy.runtime import others_on, trouble_of
+
+    trouble = trouble_of(error)
+    if trouble is None or trace:
+        raise error
+    is_replica = "RANK" in os.environ
+    if trouble.kind == "link" and is_replica:
+        time.sleep(FIRST_WORD)
+        _wait_for_the_main_replica()
+    first = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+    others = others_on(_device_of(first)) if trouble.kind == "memory" else ""
+    print(f"darknetpy: {trouble.sentence} ({first}){others}; {trouble.remedy}", file=sys.stderr)
+    status = STICKY if trouble.kind == "sticky" else 1
+    if is_replica:  # a broken device would be waited for when Python ends
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _device_of(message: str) -> str:
+    """The GPU that a message of torch names."""
+    found = re.search(r"GPU (\d+)", message)
+    return f"cuda:{found[1] if found else 0}"
 
 
 def _run(line: Line) -> int:

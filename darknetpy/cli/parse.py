@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from darknetpy.cli.commands import COMMANDS
@@ -21,12 +22,13 @@ _CONTROL = str.maketrans("", "", "\t\n\r")
 class Line:
     """A parsed command line: words that are no flags, in order, and flag values by the flag's main name.
 
-    `arguments` are all words as they came.
+    `arguments` are all words as they came; `again` begins a command anew, where a device has broken this process.
     """
 
     words: list[str] = field(default_factory=list)
     values: dict[str, object] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
+    again: Callable[[], int] | None = None
 
     def get(self, name: str, default: object = None):
         """The value of a flag; a switch that was given is True."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from darknetpy.cli.common import lay_out, show_table
 from darknetpy.cli.parse import Line, files_of
@@ -32,6 +33,7 @@ def train(line: Line, words: list[str]) -> int:
     from darknetpy import training
 
     replicas, device = join(line)
+    line.again = _start(line, files, data, structure).again
     show_table(structure, line)
     weights = files.get("weights")
     if weights and replicas.main:
@@ -88,15 +90,20 @@ def _sinks(line: Line) -> list:
 def _launch(line: Line, files: dict[str, str], devices: list[str]) -> int:
     """Check what can be checked, then start a replica for each device; the exit status of the run."""
     from darknetpy.parallel.shares import read_shares
-    from darknetpy.parallel.start import Start
 
     be_silent()
     read_shares(line.get("gpu_share"), len(devices))
     data = open_data(files["data"], bool(line.get("strict")))
     structure = lay_out(files["cfg"], line, training=True)
     check_trainable(structure)
-    start = Start(line.arguments, files.get("weights"), data.backup, structure.cfg.path, devices)
-    return start.run(_single(line.get("burn_in_single"), structure), line.get("max_restarts"))
+    return _start(line, files, data, structure, devices).run(_single(line.get("burn_in_single"), structure))
+
+
+def _start(line: Line, files: dict[str, str], data, structure: Structure, devices: Sequence[str] = ()):
+    from darknetpy.parallel.start import Start
+
+    weights, restarts = files.get("weights"), line.get("max_restarts")
+    return Start(line.arguments, weights, data.backup, structure.cfg.path, devices, restarts)
 
 
 def _single(text: str | None, structure: Structure) -> int:

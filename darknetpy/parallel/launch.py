@@ -19,6 +19,7 @@ ASKED = (130, 143)
 """Exit statuses of a replica that saved and ended because a signal asked for it."""
 STICKY = 75
 """Exit status of a replica whose device must be started anew (EX_TEMPFAIL)."""
+_WHY = {"SIGKILL": ", often because memory was short", "SIGBUS": ", often because /dev/shm was full"}
 RANK, SIZE, PARENT, DEVICES = "RANK", "WORLD_SIZE", "DARKNETPY_PARENT", "DARKNETPY_DEVICES"
 SLURM = {"SLURM_PROCID": RANK, "SLURM_NTASKS": SIZE, "SLURM_LOCALID": "LOCAL_RANK"}
 
@@ -109,7 +110,7 @@ def _wait(processes: Sequence[subprocess.Popen]) -> int:
         states = [process.poll() for process in processes]
         bad = [rank for rank, state in enumerate(states) if state]
         if bad:
-            return _end(processes, bad[0])
+            return _end(processes, next((rank for rank in bad if states[rank] == STICKY), bad[0]))
         if all(state == 0 for state in states):
             return 0
         time.sleep(POLL)
@@ -120,7 +121,7 @@ def _end(processes: Sequence[subprocess.Popen], first: int) -> int:
     status = processes[first].returncode
     if status < 0:
         name = signal.Signals(-status).name
-        why = ", often because memory was short" if name == "SIGKILL" else ""
+        why = _WHY.get(name, "")
         print(f"replica {first} was ended by {name}{why}: all replicas end", file=sys.stderr, flush=True)
     end = time.monotonic() + (GRACE if status in ASKED else 0)
     while time.monotonic() < end and any(process.poll() is None for process in processes):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from darknetpy.files import base_name
 from darknetpy.parallel.launch import STICKY, launch
@@ -21,6 +22,8 @@ class Start:
     Attributes:
         arguments: the command line; weights: the file in it to begin with, if any.
         backup, cfg: where the run saves, and its name; devices: one for each replica.
+        restarts: at most, after a failure that only a new process can mend; began: what is older was not saved by
+            this run.
     """
 
     arguments: Sequence[str]
@@ -28,37 +31,64 @@ class Start:
     backup: str
     cfg: str
     devices: Sequence[str]
+    restarts: int = 0
+    began: float = field(default_factory=time.time)
 
     @property
     def last(self) -> str:
         return os.path.join(self.backup, f"{base_name(self.cfg)}_last.weights")
 
-    def run(self, alone: int = 0, restarts: int = 0) -> int:
-        """Train; returns the exit status.
-
-        Args:
-            alone: iterations that the first device trains by itself; restarts: at most, after a failure that only a
-                new process can mend.
-        """
+    def run(self, alone: int = 0) -> int:
+        """Train, up to iteration `alone` on the first device only; returns the exit status."""
         arguments = list(self.arguments)
         if alone > 0:
             print(f"training to iteration {alone} on {self.devices[0]}, then on all", file=sys.stderr, flush=True)
-            status = launch([*arguments, "-until", str(alone)], self.devices[:1])
+            status = self._launch([*arguments, "-until", str(alone)], self.devices[:1])
             if status:
                 return status
             arguments = self._from_last(arguments)
-        for again in range(restarts + 1):
-            status = launch(arguments, self.devices, {REMEDY: str(again)})
-            if status != STICKY or again == restarts:
-                break
-            if os.path.exists(self.last):
-                arguments = self._from_last(list(self.arguments))
-            print(f"starting again ({again + 1} of {restarts}) from the last checkpoint", file=sys.stderr, flush=True)
-        return 1 if status == STICKY else status
+        return self._launch(arguments, self.devices)
+
+    def again(self) -> int:
+        """After a failure of the only device that broke this process: become a new one, if not too often already; the
+        exit status where it was."""
+        done = int(os.environ.get(REMEDY, "0"))
+        if done >= self.restarts:
+            return self._give_up(done)
+        arguments = self._announce(list(self.arguments), done + 1)
+        os.environ[REMEDY] = str(done + 1)
+        sys.stdout.flush()
+        return os.execv(sys.executable, [sys.executable, "-m", "darknetpy", *arguments])
+
+    def _launch(self, arguments: list[str], devices: Sequence[str]) -> int:
+        for again in range(self.restarts + 1):
+            status = launch(arguments, devices, {REMEDY: str(again)})
+            if status != STICKY:
+                return status
+            if again < self.restarts:
+                arguments = self._announce(arguments, again + 1)
+        return self._give_up(self.restarts)
+
+    def _announce(self, arguments: list[str], again: int) -> list[str]:
+        """The command line of the next attempt: from the last checkpoint, if this run has written one."""
+        saved = os.path.exists(self.last) and os.path.getmtime(self.last) >= self.began
+        where = "from the last checkpoint" if saved or self.last in arguments else "from the beginning"
+        print(f"starting again ({again} of {self.restarts}) {where}", file=sys.stderr, flush=True)
+        return self._from_last(arguments) if saved else arguments
+
+    def _give_up(self, restarts: int) -> int:
+        times = f" {restarts + 1} times" if restarts else ""
+        print(
+            f"darknetpy: the device failed{times} and the run ends; `darknetpy doctor` examines it, "
+            "-max_restarts allows more attempts", file=sys.stderr, flush=True,
+        )  # fmt: skip
+        return 1
 
     def _from_last(self, arguments: list[str]) -> list[str]:
         """The command line that goes on from `_last.weights`, without `-clear`."""
-        arguments = [word for word in arguments if word.lstrip("-").lower() != "clear"]
+        arguments = [word for word in arguments if word.lstrip("-").partition("=")[0].lower() != "clear"]
+        if self.last in arguments:
+            return arguments
         if self.weights is not None and self.weights in arguments:
             arguments[arguments.index(self.weights)] = self.last
             return arguments

@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from darknetpy.errors import DarknetpyError
+from darknetpy.errors import DarknetpyError, warn
 from darknetpy.parallel.start import REMEDY
-from darknetpy.runtime import avoid_engines, free_cached_memory, trouble_of
+from darknetpy.runtime import ENGINE_MEASURES, avoid_engines, free_cached_memory, others_on, trouble_of
 from darknetpy.training.events import Events, Recovered
 from darknetpy.training.learner import Learner
 
@@ -27,9 +27,10 @@ class Remedies:
 
     def __init__(self, learner: Learner, events: Events):
         self.learner, self.events = learner, events
-        self.engine_steps = int(os.environ.get(REMEDY, "0"))
-        for step in range(self.engine_steps):
-            avoid_engines(step)
+        self.engine_steps = 0
+        for _ in range(int(os.environ.get(REMEDY, "0"))):
+            if measure := self._next_engine(1):
+                warn(f"after a failure of the device: {measure}")
 
     def attempt(self, action: Callable[[], T], undo: Callable[[], None] = lambda: None) -> T:
         """The result of `action`, tried until no replica fails; `undo` takes back what it has done.
@@ -49,17 +50,28 @@ class Remedies:
                 return result
             undo()
             kind = next(k for k, count in zip(RETRIED, kinds, strict=True) if count)
+            sentence = SENTENCES[kind] + self._others(trouble is not None and kind == "memory")
             measure = self._measure(kind)
             if measure is None:
-                raise DarknetpyError(f"{SENTENCES[kind]}, and no setting is left to try", remedy=REMEDIES[kind])
-            self.events.emit(Recovered(f"{SENTENCES[kind]}: {measure}", self.learner.iteration))
+                raise DarknetpyError(f"{sentence}: no setting is left to try", remedy=REMEDIES[kind])
+            self.events.emit(Recovered(f"{sentence}: {measure}", self.learner.iteration))
+
+    def _others(self, short: bool) -> str:
+        """Who else is on the devices whose memory is short; complete at the main replica."""
+        learner = self.learner
+        return "".join(learner.replicas.gather(others_on(str(learner.network.device)) if short else ""))
 
     def _measure(self, kind: str) -> str | None:
         if kind == "memory" and self.learner.can_split():
             free_cached_memory()
             self.learner.splits *= 2
             return f"from here on each mini-batch is worked off in {self.learner.splits} parts"
-        if kind == "engine":
-            self.engine_steps += 1
-            return avoid_engines(self.engine_steps - 1)
+        return self._next_engine() if kind == "engine" else None
+
+    def _next_engine(self, most: int = ENGINE_MEASURES) -> str | None:
+        """Take the next measure that changes something, among so many."""
+        for step in range(self.engine_steps, min(self.engine_steps + most, ENGINE_MEASURES)):
+            self.engine_steps = step + 1
+            if measure := avoid_engines(step):
+                return measure
         return None
