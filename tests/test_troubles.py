@@ -104,7 +104,7 @@ def failing(monkeypatch, message: str, calls: set[int], kind: type = RuntimeErro
     monkeypatch.setattr(Network, "run", run)
 
 
-def run(iterations: int = 4, **options):
+def run(iterations: int = 2, **options):
     said: list = []
     options = {"workers": 0, "rehearse": False, "sinks": [said.append], **options}
     training.train("obj.data", "tiny.cfg", overrides=[f"net.max_batches={iterations}"], **options)
