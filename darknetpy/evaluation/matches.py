@@ -137,8 +137,9 @@ def iou_matrix(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     a, b = a.astype(np.float64), b.astype(np.float64)
     low = np.maximum(a[:, None, :2] - a[:, None, 2:] / 2, b[None, :, :2] - b[None, :, 2:] / 2)
     high = np.minimum(a[:, None, :2] + a[:, None, 2:] / 2, b[None, :, :2] + b[None, :, 2:] / 2)
-    inter = np.clip(high - low, 0, None).prod(-1)
-    union = (a[:, 2] * a[:, 3])[:, None] + (b[:, 2] * b[:, 3])[None] - inter
+    with np.errstate(invalid="ignore", over="ignore"):  # an untrained network's boxes may be infinite
+        inter = np.clip(high - low, 0, None).prod(-1)
+        union = (a[:, 2] * a[:, 3])[:, None] + (b[:, 2] * b[:, 3])[None] - inter
     return np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
 
 
