@@ -41,6 +41,12 @@ _DEMO = (
 )  # fmt: skip
 
 _VALID = ("t", "batch")
+_RNN_TRAIN = (
+    "gpus", "ddp", "burn_in_single", "max_restarts",
+    "file", "tokenized", "srand", "clear", "save_every", "time", "until", "no_rehearsal", "chart", "dont_show", "sink",
+    "tensorboard",
+)  # fmt: skip
+_RNN = ("seed", "len", "temp", "srand", "tokens")
 
 COMMANDS = [
     Command("detector train", "DATA CFG [WEIGHTS]", "train a detector", "train:train", _TRAIN),
@@ -66,6 +72,10 @@ COMMANDS = [
     Command(
         "classify", "CFG [WEIGHTS] [IMAGE]", "classifier predict with cfg/imagenet1k.data", "classify:classify", ("t",)
     ),
+    Command("rnn train", "CFG [WEIGHTS]", "train on a text", "rnn:train", _RNN_TRAIN),
+    Command("rnn generate", "CFG WEIGHTS", "write a text", "rnn:generate", _RNN),
+    Command("rnn generatetactic", "CFG WEIGHTS", "go on with the text on standard input", "rnn:generatetactic", _RNN),
+    Command("rnn valid", "CFG WEIGHTS", "perplexity of a text", "rnn:valid", ("file", "tokenized", "seed")),
     Command("partial", "CFG WEIGHTS OUT N", "keep the first N layers of a weights file", "weights:partial"),
     Command("average", "CFG OUT WEIGHTS ...", "mean of several weights files", "weights:average"),
     Command("normalize", "CFG WEIGHTS OUT", "add batch normalisation where there is none", "weights:normalize"),

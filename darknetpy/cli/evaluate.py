@@ -140,6 +140,6 @@ def calc_anchors(line: Line, words: list[str]) -> int:
 
     from darknetpy.evaluation.anchors import calculate, write
 
-    result = calculate(data, line.get("num_of_clusters"), width, height, line.get("seed", 0))
+    result = calculate(data, line.get("num_of_clusters"), width, height, line.number("seed"))
     print(write(result, bool(line.get("show"))))
     return 0

@@ -36,6 +36,10 @@ class Line:
             return self.values[name]
         return BY_NAME[plain(name)].default if default is None else default
 
+    def number(self, name: str, default: int = 0) -> int:
+        """The value of a flag that is text for some commands, as a whole number."""
+        return atoi(str(self.values[name])) if name in self.values else default
+
 
 def parse(arguments: list[str]) -> Line:
     """Split arguments into words and flags. Raises UsageError for an unknown flag or a missing value."""

@@ -22,20 +22,22 @@ def train(line: Line, words: list[str]) -> int:
     files = files_of(words, ["data", "cfg", "weights"])
     if "data" not in files or "cfg" not in files:
         raise UsageError("usage: darknetpy detector train [data] [cfg] [weights (optional)]")
-    if devices := several(line):
-        return _launch(line, files, devices)
+    devices = several(line)
+    if devices:
+        be_silent()
     strict = bool(line.get("strict"))
     data = open_data(files["data"], strict)
     structure = lay_out(files["cfg"], line, training=True)
-
     check_trainable(structure)
+    weights = files.get("weights")
+    if devices:
+        return launch(line, weights, data.backup, structure, devices)
 
     from darknetpy import training
 
     replicas, device = join(line)
-    line.again = _start(line, files, data, structure).again
+    line.again = starter(line, weights, data.backup, structure).again
     show_table(structure, line)
-    weights = files.get("weights")
     if weights and replicas.main:
         print(f"Loading weights from {weights}...", file=sys.stderr)
     result = training.train(
@@ -51,7 +53,7 @@ def train(line: Line, words: list[str]) -> int:
         device=device,
         replicas=replicas,
         until=line.get("until"),
-        seed=line.get("seed", 0),
+        seed=line.number("seed"),
         workers=line.get("workers"),
         cache=line.get("cache"),
         cache_dir=line.get("cache_dir"),
@@ -68,12 +70,12 @@ def train(line: Line, words: list[str]) -> int:
         check_replicas=bool(line.get("check_replicas")),
         show_details=bool(line.get("show_details")),
         strict=strict,
-        sinks=_sinks(line) if replicas.main else [],
+        sinks=sinks(line) if replicas.main else [],
     )
     return EXIT_STATUS.get(result.stopped, 0)
 
 
-def _sinks(line: Line) -> list:
+def sinks(line: Line) -> list:
     """Who shows the run, and where."""
     from darknetpy.reporting import default_sinks, load
 
@@ -87,23 +89,20 @@ def _sinks(line: Line) -> list:
     )
 
 
-def _launch(line: Line, files: dict[str, str], devices: list[str]) -> int:
-    """Check what can be checked, then start a replica for each device; the exit status of the run."""
+def launch(line: Line, weights: str | None, backup: str, structure: Structure, devices: list[str]) -> int:
+    """Start a replica for each device; the exit status of the run."""
     from darknetpy.parallel.shares import read_shares
 
-    be_silent()
     read_shares(line.get("gpu_share"), len(devices))
-    data = open_data(files["data"], bool(line.get("strict")))
-    structure = lay_out(files["cfg"], line, training=True)
-    check_trainable(structure)
-    return _start(line, files, data, structure, devices).run(_single(line.get("burn_in_single"), structure))
+    start = starter(line, weights, backup, structure, devices)
+    return start.run(_single(line.get("burn_in_single"), structure))
 
 
-def _start(line: Line, files: dict[str, str], data, structure: Structure, devices: Sequence[str] = ()):
+def starter(line: Line, weights: str | None, backup: str, structure: Structure, devices: Sequence[str] = ()):
+    """Who starts this run, again where a device has to be reset."""
     from darknetpy.parallel.start import Start
 
-    weights, restarts = files.get("weights"), line.get("max_restarts")
-    return Start(line.arguments, weights, data.backup, structure.cfg.path, devices, restarts)
+    return Start(line.arguments, weights, backup, structure.cfg.path, devices, line.get("max_restarts"))
 
 
 def _single(text: str | None, structure: Structure) -> int:

@@ -1,4 +1,4 @@
-"""Whether a detector can be trained with a cfg, answered before torch is loaded."""
+"""Whether a network can be trained with a cfg, answered before torch is loaded."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from darknetpy.layers.build import Structure
 
 BOX_HEADS = frozenset({"yolo", "Gaussian_yolo", "region"})
 """Heads whose truths are rows of boxes."""
+TARGET_HEADS = frozenset({"softmax", "cost", "contrastive"})
+"""Heads whose truth is a target for each output: of classifiers and of networks for texts."""
 FEW = 8
 """Fewer images than this in a batch are warned of."""
 
 
-def check_trainable(structure: Structure) -> None:
-    """Raise ConfigError for a network or batch arithmetic that a detector cannot be trained with."""
+def check_trainable(structure: Structure, heads: frozenset[str] = BOX_HEADS) -> None:
+    """Raise ConfigError for a network without one of these heads, or batch arithmetic that nothing can be trained
+    with."""
     net, cfg = structure.net, structure.cfg
     line = next((option.line for option in cfg.net.options if option.key == "batch"), cfg.net.line)
-    if not any(head.type in BOX_HEADS for head in structure.heads):
-        raise ConfigError("has no detection layer to train", file=cfg.path)
+    boxes = heads is BOX_HEADS
+    if not any(head.type in heads for head in structure.heads):
+        raise ConfigError(f"has no {'detection' if boxes else '[softmax] or [cost]'} layer to train", file=cfg.path)
+    if not boxes and any(head.type in BOX_HEADS for head in structure.heads):
+        raise ConfigError("has a detection layer", file=cfg.path, remedy="train it with `detector train`")
     if net.subdivisions < 1:
         raise ConfigError(f"subdivisions={net.subdivisions} must be at least 1", file=cfg.path, line=line)
     if net.batch < net.subdivisions:
@@ -29,7 +35,7 @@ def check_trainable(structure: Structure) -> None:
             f"batch={net.batch} is not divisible by subdivisions={net.subdivisions}", file=cfg.path, line=line,
             remedy=f"use subdivisions={_divisor(net.batch, net.subdivisions)}",
         )  # fmt: skip
-    if net.images_per_update == 1:
+    if net.images_per_update == 1 and boxes:
         raise ConfigError("batch=1 cannot be trained with", file=cfg.path, line=line, remedy="use batch=64")
     if net.images_per_update < FEW:
         warn(f"{cfg.path}, line {line}: batch={net.batch} is very small, batch=64 is usual")

@@ -13,9 +13,8 @@ SLOW_LOADING = 0.1
 CLEAR = "\x1b[H\x1b[J"
 
 
-@sink("darknet")
-class DarknetLines:
-    """The log that people know; the screen is cleared only on a terminal."""
+class DetectorLines:
+    """The log of `detector train`; the screen is cleared only on a terminal."""
 
     def __call__(self, event: Event) -> None:
         handler = {
@@ -92,3 +91,35 @@ class DarknetLines:
     def finished(self, e: Finished) -> None:
         if not e.stopped:
             print("If you want to train from the beginning, then use flag in the end of training command: -clear ")
+
+
+class RnnLines(DetectorLines):
+    """The log of `rnn train`, on stderr."""
+
+    def started(self, e: Started) -> None:
+        self.symbols = max(1, e.images)
+        print(e.base, file=sys.stderr)
+        print(f"Learning Rate: {e.learning_rate:g}, Momentum: {e.momentum:g}, Decay: {e.decay:g}", file=sys.stderr)
+
+    def turn(self, e: TurnDone) -> None:
+        epochs = e.trained / self.symbols
+        text = (
+            f"{e.iteration}: {e.loss:f}, {e.avg_loss:f} avg, {e.rate:f} rate, {e.seconds:f} seconds, {epochs:f} epochs"
+        )
+        print(text, file=sys.stderr)
+
+
+_OF_TASK = {"rnn": RnnLines}
+
+
+@sink("darknet")
+class DarknetLines:
+    """The log that people know, of whatever task a run has."""
+
+    def __init__(self):
+        self.lines = DetectorLines()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Started):
+            self.lines = _OF_TASK.get(event.task, DetectorLines)()
+        self.lines(event)

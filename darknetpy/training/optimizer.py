@@ -163,6 +163,8 @@ class Optimizer:
 
     def _before_step(self, iteration: int) -> None:
         live = [slot for slot in self.slots if slot.tensor.grad is not None]
+        if not live:
+            return
         torch._foreach_div_([slot.tensor.grad for slot in live], self.images * self.net.loss_scale)
         for i, slot in enumerate(self.slots):
             gradient = slot.tensor.grad
