@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from darknetpy.assets import locate
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
@@ -116,6 +117,39 @@ def _evaluated(line: Line, words: list[str], name: str):
 
     labels = classes_in(data)
     return _classifier(line, files, data, labels), data, labels
+
+
+def test(line: Line, words: list[str]) -> int:
+    """`classifier test DATA CFG WEIGHTS`: all outputs for the pictures of `test=`, a line each, TABs between."""
+    return _all(
+        line, words, "test", "validcrop", lambda path, outputs, _: "\t".join([path, *(f"{v:g}" for v in outputs)])
+    )
+
+
+def label(line: Line, words: list[str]) -> int:
+    """`classifier label DATA CFG WEIGHTS`: the likeliest class of each picture of `test=`."""
+    return _all(line, words, "label", "valid", lambda _, outputs, labels: labels[int(outputs.argmax())])
+
+
+def _all(line: Line, words: list[str], name: str, views: str, show: Callable) -> int:
+    classifier, data, _ = _evaluated(line, words, name)
+
+    import numpy as np
+    import torch
+
+    from darknetpy.evaluation.evaluator import for_batches
+    from darknetpy.evaluation.topk import topk_images
+
+    def compute(samples):
+        return classifier.outputs(torch.from_numpy(np.stack([sample.input[0] for sample in samples]))).numpy()
+
+    images = topk_images(data, classifier, views, "test")
+    for_batches(
+        classifier, images, compute,
+        lambda sample, outputs: print(show(sample.path, outputs, classifier.names)), line.get("batch", 0),
+        progress=not sys.stdout.isatty(),
+    )  # fmt: skip
+    return 0
 
 
 def _valid(line: Line, words: list[str], views: str) -> int:

@@ -69,6 +69,8 @@ COMMANDS = [
     Command("classifier validfull", "DATA CFG WEIGHTS", "by the whole picture", "classify:validfull", _VALID),
     Command("classifier validmulti", "DATA CFG WEIGHTS", "by five sizes", "classify:validmulti", _VALID),
     Command("classifier validcrop", "DATA CFG WEIGHTS", "by the stretched picture", "classify:validcrop", _VALID),
+    Command("classifier test", "DATA CFG WEIGHTS", "all outputs, by the list test=", "classify:test", ("batch",)),
+    Command("classifier label", "DATA CFG WEIGHTS", "the likeliest class, by test=", "classify:label", ("batch",)),
     Command(
         "classify", "CFG [WEIGHTS] [IMAGE]", "classifier predict with cfg/imagenet1k.data", "classify:classify", ("t",)
     ),

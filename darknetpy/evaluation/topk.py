@@ -20,6 +20,8 @@ from darknetpy.parallel import Single
 
 UNKNOWN = -1
 """Rank of a picture whose path names no class: never right."""
+DEFAULTS = {"valid": "data/train.list", "test": "data/test.list"}
+"""Darknet's, where a `.data` file does not name the list."""
 VIEWS: dict[str, Callable[[Classifier], Callable[[np.ndarray], list[np.ndarray]]]] = {
     "valid": lambda classifier: lambda picture: [classifier.prepare(picture)],
     "valid10": lambda classifier: classifier.ten_views,
@@ -76,11 +78,13 @@ def classes_in(config: DataConfig) -> list[str]:
     return read_names(config.file(key, "data/labels.list") or "")
 
 
-def topk_images(config: DataConfig, classifier: Classifier, views: str = "valid") -> EvaluationImages:
-    """The pictures of `valid=`; the input of each sample is a list of views of it."""
-    valid = config.valid(config.file("train", "data/train.list") if config.has("train") else "data/train.list")
-    paths = config.listed(valid)
-    require_one(paths, valid)
+def topk_images(
+    config: DataConfig, classifier: Classifier, views: str = "valid", key: str = "valid"
+) -> EvaluationImages:
+    """The pictures of the list `key=`; the input of each sample is a list of views of it."""
+    listed = config.file(key, DEFAULTS[key])
+    paths = config.listed(listed)
+    require_one(paths, listed)
     prepare = VIEWS[views](classifier)
     return EvaluationImages(paths, prepare, classifier.network.net.channels, labels=False)
 

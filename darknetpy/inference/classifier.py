@@ -117,13 +117,17 @@ class Classifier(PictureNetwork):
 
         With a class tree they are multiplied down from the root; `leaves` makes those of inner classes 0.
         """
-        passed = self.network.predict(batch.to(self.network.device, non_blocking=True))
-        found = passed.outputs[self.output.index].float().cpu().flatten(1)
+        found = self.outputs(batch)
         if self.tree is not None:
             found = self.tree.probabilities(found)
             if leaves:
                 found[:, self._inner] = 0
         return found
+
+    def outputs(self, batch: Tensor) -> Tensor:
+        """What the network gives for prepared pictures, (B, classes) on the CPU; in a tree given the class above."""
+        passed = self.network.predict(batch.to(self.network.device, non_blocking=True))
+        return passed.outputs[self.output.index].float().cpu().flatten(1)
 
     # --- what of a picture the network is shown ----------------------------------------------------------------------
 
