@@ -1,4 +1,4 @@
-"""`classifier predict`, `valid` and their relatives, and `classify`."""
+"""`classifier train`, `predict`, `valid` and their relatives, and `classify`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from darknetpy.assets import locate
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
 from darknetpy.cli.detect import asked_paths, load_picture, remember_bad
 from darknetpy.cli.parse import Line, files_of
+from darknetpy.cli.replicas import be_silent, join, several
+from darknetpy.cli.train import EXIT_STATUS, launch, share, sinks
 from darknetpy.config.datafile import DataConfig, read_names
 from darknetpy.data.sets import open_data
-from darknetpy.errors import DataError, ImageError, MissingFileError, UsageError, warn
+from darknetpy.errors import ImageError, MissingFileError, UsageError, warn
+from darknetpy.layers.trainable import TARGET_HEADS, check_classes, check_trainable
 
 TOP = 5
 """Guesses that `classify` shows."""
@@ -31,13 +34,8 @@ def _classifier(line: Line, files: dict[str, str], data: DataConfig | None, name
     """The network with its weights. Classes are counted before torch is paid for."""
     structure = lay_out(files["cfg"], line)
     show_table(structure, line)
-    outputs = next((layer.outputs for layer in reversed(structure.layers) if layer.type != "cost"), 0)
-    classes = data.number("classes", len(names)) if data is not None else outputs
-    if classes != outputs:
-        raise DataError(
-            f"num of filters = {outputs} in the last conv-layer in cfg-file doesn't match to classes = {classes} in "
-            "data-file", file=files["cfg"], remedy="make them equal",
-        )  # fmt: skip
+    if data is not None:
+        check_classes(structure, data.number("classes", len(names)))
 
     from darknetpy.inference import Classifier
     from darknetpy.network import Network
@@ -192,3 +190,56 @@ def validmulti(line: Line, words: list[str]) -> int:
 def validcrop(line: Line, words: list[str]) -> int:
     """As `valid`, by each picture stretched to the network's size."""
     return _valid(line, words, "validcrop")
+
+
+def train(line: Line, words: list[str]) -> int:
+    """`classifier train DATA CFG [WEIGHTS]`: learn the classes that the paths of pictures name."""
+    files, data = _files(line, words, "classifier train")
+    if data is None:
+        raise UsageError("classifier train needs a .data file")
+    devices = several(line)
+    if devices:
+        be_silent()
+    structure = lay_out(files["cfg"], line, training=True)
+    check_trainable(structure, TARGET_HEADS)
+    if data.has("classes"):
+        check_classes(structure, data.number("classes", 0))
+    weights = files.get("weights")
+    if devices:
+        return launch(line, weights, data.backup, structure, devices)
+
+    from darknetpy.training.classifier import train_classifier
+
+    replicas, device = join(line)
+    show_table(structure, line)
+    if weights and replicas.main:
+        print(f"Loading weights from {weights}...", file=sys.stderr)
+    result = train_classifier(
+        data,
+        structure,
+        weights,
+        evaluate=bool(line.get("topk") or line.get("map")),
+        map_every=line.get("map_every"),
+        clear=bool(line.get("clear")),
+        device=device,
+        replicas=replicas,
+        until=line.get("until"),
+        seed=line.number("seed"),
+        workers=line.get("workers"),
+        cache=line.get("cache"),
+        cache_dir=line.get("cache_dir"),
+        prefetch=line.get("prefetch"),
+        close_mosaic=line.get("close_mosaic"),
+        show_imgs=bool(line.get("show_imgs")),
+        batch=line.get("batch", 0),
+        save_every=line.get("save_every", 1000),
+        patience=line.get("patience"),
+        hours=line.get("time"),
+        stop_accuracy=share(line.get("stop_map")),
+        rehearse=not line.get("no_rehearsal"),
+        profile=line.get("profile"),
+        check_replicas=bool(line.get("check_replicas")),
+        strict=bool(line.get("strict")),
+        sinks=sinks(line) if replicas.main else [],
+    )
+    return EXIT_STATUS.get(result.stopped, 0)

@@ -34,6 +34,7 @@ _TRAIN = (
     "max_restarts", "until", "tensorboard", "mjpeg_port", "bind", "sink",
     "gpu_share", "sync_bn", "sync_bn_stats", "check_replicas", "profile",
 )  # fmt: skip
+_OF_DETECTORS = ("mAP_epochs", "thresh", "iou_thresh", "show_details")
 _DEMO = (
     "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",
     "benchmark", "dontdraw_bbox", "time_limit_sec", "out_filename", "prefix", "json_file_output", "json_port",
@@ -41,6 +42,7 @@ _DEMO = (
 )  # fmt: skip
 
 _VALID = ("t", "batch")
+_TRAIN_CLASSES = tuple(name for name in ("topk", *_TRAIN) if name not in _OF_DETECTORS)
 _RNN_TRAIN = (
     "gpus", "ddp", "burn_in_single", "max_restarts",
     "file", "tokenized", "srand", "clear", "save_every", "time", "until", "no_rehearsal", "chart", "dont_show", "sink",
@@ -63,6 +65,7 @@ COMMANDS = [
         ("num_of_clusters", "width", "height", "show", "seed"),
     ),
     Command("detect", "CFG [WEIGHTS] [IMAGE]", "detector test with cfg/coco.data", "detect:detect", _DETECT),
+    Command("classifier train", "DATA CFG [WEIGHTS]", "train a classifier", "classify:train", _TRAIN_CLASSES),
     Command("classifier predict", "DATA CFG [WEIGHTS] [IMAGE]", "say what pictures show", "classify:predict", ("t",)),
     Command("classifier valid", "DATA CFG WEIGHTS", "top-1 and top-k accuracy", "classify:valid", _VALID),
     Command("classifier valid10", "DATA CFG WEIGHTS", "by ten windows of each picture", "classify:valid10", _VALID),

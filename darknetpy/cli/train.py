@@ -64,7 +64,7 @@ def train(line: Line, words: list[str]) -> int:
         save_every=line.get("save_every"),
         patience=line.get("patience"),
         hours=line.get("time"),
-        stop_map=_share(line.get("stop_map")),
+        stop_map=share(line.get("stop_map")),
         rehearse=not line.get("no_rehearsal"),
         profile=line.get("profile"),
         check_replicas=bool(line.get("check_replicas")),
@@ -114,6 +114,6 @@ def _single(text: str | None, structure: Structure) -> int:
     return alone(structure.net) if text == "auto" else atoi(text)
 
 
-def _share(value: float | None) -> float | None:
+def share(value: float | None) -> float | None:
     """mAP as a share of 1; what is above 1 is meant in percent."""
     return value / 100 if value is not None and value > 1 else value

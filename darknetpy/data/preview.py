@@ -15,6 +15,7 @@ from darknetpy.images.draw import class_color, save_image
 FOLDER = "augmented"
 MOST = 64
 """Pictures written in all."""
+TINY = 1e-6
 
 
 class Preview:
@@ -39,9 +40,7 @@ class Preview:
 
     def drawn(self, image: np.ndarray, truth: np.ndarray) -> np.ndarray:
         """uint8 (H, W, 3), RGB, with boxes, from a row (C, H, W) of a batch and its truth (M, 6)."""
-        pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
-        pixels = pixels[:3] if len(pixels) >= 3 else np.repeat(pixels[:1], 3, axis=0)
-        canvas = np.ascontiguousarray(pixels.transpose(1, 2, 0))
+        canvas = _canvas(image)
         h, w = canvas.shape[:2]
         for x, y, bw, bh, label in truth[truth[:, 0] != 0, :5].tolist():
             color = class_color(int(label), self.classes)
@@ -52,3 +51,25 @@ class Preview:
             name = self.names[int(label)] if 0 <= label < len(self.names) else str(int(label))
             cv2.putText(canvas, name, (left + 2, top + 12), cv2.FONT_HERSHEY_SIMPLEX, 0.4, color, 1, cv2.LINE_AA)
         return canvas
+
+
+class ClassPreview(Preview):
+    """Writes the first augmented pictures of a classifier's run, with the names of their classes."""
+
+    def __init__(self, labels: Sequence[str], folder: str = FOLDER, most: int = MOST):
+        super().__init__(len(labels), labels, folder, most)
+
+    def drawn(self, image: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """uint8 (H, W, 3), RGB, from a row (C, H, W) of a batch and its target (classes,): classes of half the best."""
+        canvas = _canvas(image)
+        for line, label in enumerate(np.flatnonzero(truth >= max(truth.max() / 2, TINY)).tolist()):
+            color, place = class_color(label, self.classes), (2, 12 * (line + 1))
+            cv2.putText(canvas, self.names[label], place, cv2.FONT_HERSHEY_SIMPLEX, 0.4, color, 1, cv2.LINE_AA)
+        return canvas
+
+
+def _canvas(image: np.ndarray) -> np.ndarray:
+    """uint8 (H, W, 3), RGB, from a row (C, H, W) of a batch."""
+    pixels = image if image.dtype == np.uint8 else np.rint(image * 255).astype(np.uint8)
+    pixels = pixels[:3] if len(pixels) >= 3 else np.repeat(pixels[:1], 3, axis=0)
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0))

@@ -19,10 +19,10 @@ def check_trainable(structure: Structure, heads: frozenset[str] = BOX_HEADS) -> 
     net, cfg = structure.net, structure.cfg
     line = next((option.line for option in cfg.net.options if option.key == "batch"), cfg.net.line)
     boxes = heads is BOX_HEADS
-    if not any(head.type in heads for head in structure.heads):
-        raise ConfigError(f"has no {'detection' if boxes else '[softmax] or [cost]'} layer to train", file=cfg.path)
     if not boxes and any(head.type in BOX_HEADS for head in structure.heads):
         raise ConfigError("has a detection layer", file=cfg.path, remedy="train it with `detector train`")
+    if not any(head.type in heads for head in structure.heads):
+        raise ConfigError(f"has no {'detection' if boxes else '[softmax] or [cost]'} layer to train", file=cfg.path)
     if net.subdivisions < 1:
         raise ConfigError(f"subdivisions={net.subdivisions} must be at least 1", file=cfg.path, line=line)
     if net.batch < net.subdivisions:
@@ -43,6 +43,16 @@ def check_trainable(structure: Structure, heads: frozenset[str] = BOX_HEADS) -> 
         raise ConfigError(
             "max_batches= is missing or 0", file=cfg.path, line=cfg.net.line, remedy="say how long to train"
         )
+
+
+def check_classes(structure: Structure, classes: int) -> None:
+    """Raise ConfigError where a classifier has not so many outputs."""
+    last = next((layer for layer in reversed(structure.layers) if layer.type != "cost"), None)
+    if last is None or last.outputs != classes:
+        raise ConfigError(
+            f"num of filters = {last.outputs if last else 0} in the last conv-layer in cfg-file doesn't match to "
+            f"classes = {classes} in data-file", file=structure.cfg.path, remedy="make them equal",
+        )  # fmt: skip
 
 
 def _divisor(batch: int, wanted: int) -> int:

@@ -7,6 +7,7 @@ import os
 import time
 
 from darknetpy.errors import UsageError
+from darknetpy.evaluation.topk import TopKResult
 from darknetpy.reporting.registry import sink
 from darknetpy.training.events import Evaluated, Event, Finished, Recovered, Started, TurnDone
 
@@ -61,6 +62,10 @@ class TensorBoard:
 
     def _accuracy(self, e: Evaluated) -> None:
         r = e.result
+        if isinstance(r, TopKResult):
+            for name, value in ((f"top{k}", v) for k, v in {1: r.top1, r.k: r.topk}.items()):
+                self.writer.add_scalar(f"evaluation/{name}", value, e.iteration)
+            return
         numbers = {"mAP": r.map, "precision": r.precision, "recall": r.recall, "F1": r.f1, "IoU": r.average_iou}
         for name, value in numbers.items():
             self.writer.add_scalar(f"evaluation/{name}", value, e.iteration)

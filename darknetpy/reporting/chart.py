@@ -63,6 +63,7 @@ class Chart:
                 self._accuracy(int(row["iteration"]), row["map"])
 
     def _start(self, e: Started) -> None:
+        self.metric = e.metric
         self.base, self.max_batches, self.top = e.base, max(1, e.max_batches), e.max_chart_loss or 20.0
         self._clean()
         older = self.previous or os.path.join(self.folder, f"chart_{e.base}.png")
@@ -99,7 +100,7 @@ class Chart:
     def _accuracy(self, iteration: int, accuracy: float) -> None:
         now = (iteration, accuracy)
         if self.last_map is None:
-            _write(self.image, "mAP%", (10, 12), RED)
+            _write(self.image, self.metric, (10, 12), RED)
         else:
             cv2.line(self.image, self._point(*self.last_map), self._point(*now), RED, 2, cv2.LINE_AA)
         cv2.circle(self.image, self._point(*now), 3, RED, cv2.FILLED, cv2.LINE_AA)

@@ -70,8 +70,9 @@ class CsvLog:
 
     def _measured(self, e: Evaluated) -> None:
         result = e.result
-        numbers = {"map": result.map, "best_map": e.best_map, "precision": result.precision, "recall": result.recall}
-        self.row |= {name: _text(value) for name, value in (numbers | {"f1": result.f1}).items()}
+        numbers = {"map": result.map, "best_map": e.best_map}
+        numbers |= {name: getattr(result, name, None) for name in ("precision", "recall", "f1")}
+        self.row |= {name: _text(value) for name, value in numbers.items()}
         if self._is_last(e.iteration):
             self._write()
 

@@ -10,6 +10,8 @@ from darknetpy.training.events import Evaluated, Event, Finished, Recovered, Res
 
 TYPE_NUMBER = {"yolo": 28, "region": 27, "Gaussian_yolo": 29, "detection": 26}
 SLOW_LOADING = 0.1
+SAID_EVERY = 10
+"""Iterations between two announcements of a classifier's evaluation."""
 CLEAR = "\x1b[H\x1b[J"
 
 
@@ -109,7 +111,39 @@ class RnnLines(DetectorLines):
         print(text, file=sys.stderr)
 
 
-_OF_TASK = {"rnn": RnnLines}
+class ClassifierLines(DetectorLines):
+    """The log of `classifier train`."""
+
+    def started(self, e: Started) -> None:
+        self.pictures, self.metric = max(1, e.images), e.metric
+        print(e.base)
+        print(e.replicas)
+        print(f"Learning Rate: {e.learning_rate:g}, Momentum: {e.momentum:g}, Decay: {e.decay:g}")
+        print(e.images)
+        for text in e.advice:
+            print(text, file=sys.stderr)
+
+    def turn(self, e: TurnDone) -> None:
+        print(f"Loaded: {e.load_seconds:f} seconds")
+        if e.next_map is not None and e.iteration % SAID_EVERY == 0:
+            name = self.metric.upper()
+            last = f" Last accuracy {name} = {100 * e.map:2.2f} % \n" if e.map else ""
+            print(
+                f"\n (next {name} calculation at {e.next_map} iterations) {last}", end="", file=sys.stderr, flush=True
+            )
+        print(
+            f"{e.iteration}, {e.trained / self.pictures:.3f}: {e.loss:f}, {e.avg_loss:f} avg, {e.rate:f} rate, "
+            f"{e.seconds:f} seconds, {e.trained} images, {e.hours_left:f} hours left"
+        )
+
+    def evaluated(self, e: Evaluated) -> None:
+        print(f" TOP calculation...\n\r{e.result.line()}\n accuracy {self.metric} = {e.result.topk:f} ")
+
+    def finished(self, e: Finished) -> None:
+        """Darknet says nothing here."""
+
+
+_OF_TASK = {"classifier": ClassifierLines, "rnn": RnnLines}
 
 
 @sink("darknet")

@@ -85,7 +85,10 @@ class Measurement:
             return None, next(text for _, text in parts if text)
         return score(found[0].merge(found[1:]), list(self.detector.names), self.iou_thresh, self.thresh, 0), ""
 
+    def _listed(self) -> EvaluationImages:
+        return evaluation_images(self.data, self.detector)
+
     def _pictures(self, only: int | None) -> EvaluationImages:
         if self._images is None:
-            self._images = evaluation_images(self.data, self.detector)
+            self._images = self._listed()
         return self._images if only is None else self._images.picked(range(min(only, len(self._images))))
