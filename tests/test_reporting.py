@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import golden
+from conftest import TESTS, golden
 from small import data_set
 from test_average_precision import coco_names
 from test_average_precision import collect as matches_of_golden
@@ -28,7 +28,7 @@ from darknetpy.layers import read_structure
 from darknetpy.losses import HeadLoss, printed
 from darknetpy.reporting import board, default_sinks, figures, load, make, progress, registry, sink, verdict
 from darknetpy.reporting.chart import PLOT, RED, Chart, ChartStream
-from darknetpy.reporting.csv_log import CsvLog, read
+from darknetpy.reporting.csv_log import COLUMNS, CsvLog, read
 from darknetpy.reporting.darknet_lines import DarknetLines
 from darknetpy.reporting.plots import Plots
 from darknetpy.reporting.progress import Progress
@@ -527,6 +527,20 @@ def test_sink_file_by_flag(here, own_sinks, capsys):
     for name, text in (("bad.py", "nothing_of_that_name"), ("empty.py", "registers no sink"), ("none.py", "none.py")):
         assert main([*words, "-sink", name]) == 1
         assert text in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_sink_of_the_documentation_works(here, own_sinks):
+    text = (TESTS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    Path("notify.py").write_text(re.search(r"<!-- tested -->\n```python\n(.*?)```", text, re.S)[1])
+    (notify,) = make(load("notify.py"))
+    tell(notify, started(), done(1), evaluated(1, 0.625), Finished(1, False, 2.4))
+    assert Path("notify.txt").read_text() == "iteration 1: mAP 62.50 %\nfinished after 2 seconds\n"
+
+
+def test_every_column_is_documented():
+    text = (TESTS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    part = text[text.index("### Columns") :]
+    assert not [name for name in COLUMNS if f"`{name}`" not in part]
 
 
 def test_sink_that_cannot_resume_is_dropped(caplog):
