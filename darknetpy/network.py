@@ -150,22 +150,23 @@ class Network(nn.Module):
         `cutoff`: only layers before this one, whatever follows in the file (Darknet: `load_weights_upto`).
         """
         layout = [block for block in self.layout() if cutoff is None or block.layer < cutoff]
-        if ptfile.is_pt(path):
+        named = ptfile.is_pt(path)
+        if named:
             loaded = ptfile.read_pt(path, layout)
         else:
             loaded = read_weights(path, layout, self.strict, len(layout), goes_on=cutoff is not None)
-        self.assign(loaded)
+        self.assign(loaded, named)
         return loaded
 
-    def assign(self, loaded: WeightsFile) -> None:
-        """Take over what was read from a file."""
+    def assign(self, loaded: WeightsFile, named: bool = False) -> None:
+        """Take over what was read from a file; `named` arrays are laid out as the network's own tensors."""
         by_layer: dict[int, dict] = {}
         for (index, name), array in loaded.arrays.items():
             by_layer.setdefault(index, {})[name] = array
         cut = {(index, name) for index, name, _ in loaded.cut_inside}
         with torch.no_grad():
             for index, arrays in by_layer.items():
-                if not any((index, name) in cut for name in arrays):
+                if not named and not any((index, name) in cut for name in arrays):
                     arrays = self.layers[index].after_read(arrays, loaded.header.transpose)
                 for name, array in arrays.items():
                     source = torch.from_numpy(array.copy())
@@ -193,16 +194,13 @@ class Network(nn.Module):
 
     def _file_order(self, stored, header):
         for layer, spec, tensor in stored:
-            if header.transpose and layer.type == "connected" and spec.name == "weights":
+            if header.transpose and layer.is_dense and spec.name.endswith("weights"):
                 tensor = tensor.t()
             yield layer, spec, tensor
 
     def layout(self) -> list[Block]:
         """What a `.weights` file of this network consists of, layer by layer."""
-        return [
-            Block(layer.index, layer.type, [(spec.name, spec.shape) for spec in layer.loaded_tensors()])
-            for layer in self.layers
-        ]
+        return [_block(layer) for layer in self.layers]
 
     # --- passes --------------------------------------------------------------------------------------------------
 
@@ -344,6 +342,14 @@ def _without(state, sequences: Tensor):
     if isinstance(state, list | tuple):
         return type(state)(_without(part, sequences) for part in state)
     return state
+
+
+def _block(layer: Layer) -> Block:
+    """The arrays of a layer that a file gives, and those that it may hold unread (`dontload`)."""
+    loaded = [(spec.name, spec.shape) for spec in layer.loaded_tensors()]
+    names = {name for name, _ in loaded}
+    passed_over = [spec.name for spec in layer.tensors() if spec.stored and spec.name not in names]
+    return Block(layer.index, layer.type, loaded, passed_over)
 
 
 def _last_use(layers: list[Layer]) -> list[list[int]]:

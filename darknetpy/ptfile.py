@@ -2,11 +2,16 @@
 
 {"format": "darknetpy", "version": 1, "cfg": str, "header": [major, minor, revision, seen],
  "tensors": {"0.biases": Tensor, ...}}
+
+A file from elsewhere is looked through before torch sees it: `weights_only` keeps it from running anything, but not
+from filling the memory.
 """
 
 from __future__ import annotations
 
 import os
+import pickletools
+import re
 import zipfile
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +21,28 @@ import numpy as np
 from darknetpy.errors import MissingFileError, WeightsError
 from darknetpy.files import atomic_write
 from darknetpy.lazy import torch
-from darknetpy.weights import Block, Header, WeightsFile
+from darknetpy.weights import Block, Header, WeightsFile, not_finite
 
 FORMAT, VERSION = "darknetpy", 1
+
+_MOST_BYTES, _MOST_STEPS = 16 << 20, 1_000_000
+"""Bounds of a file's description, which holds the cfg text and some 300 bytes (40 steps) a tensor."""
+_END_BYTES = 22
+"""Length of the record that ends a zip archive without a comment."""
+_TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
+_EMPTY_DICT = "collections OrderedDict"
+_NAMES = {_TENSOR, _PARAMETER, _EMPTY_DICT} | {
+    f"torch {kind}Storage"
+    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+}
+"""All that the description of plain tensors names."""
+_OPCODES = {
+    "PROTO", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "BINUNICODE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "APPEND",
+    "APPENDS", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "REDUCE", "BUILD",
+    "BINPERSID",
+}  # fmt: skip
+"""The steps that torch.save writes for them."""
 
 
 def is_pt(path: str | os.PathLike) -> bool:
@@ -27,7 +51,7 @@ def is_pt(path: str | os.PathLike) -> bool:
 
 
 def write_pt(path: str | os.PathLike, cfg_text: str, header: Header, tensors: dict[str, Any]) -> None:
-    """Write network, weights and header; to a temporary file first."""
+    """Write network, weights and header; to a temporary file first. Raises WeightsError for inf and nan."""
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -35,6 +59,9 @@ def write_pt(path: str | os.PathLike, cfg_text: str, header: Header, tensors: di
         "header": [header.major, header.minor, header.revision, header.seen],
         "tensors": {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
     }
+    for name, tensor in content["tensors"].items():
+        if not torch.isfinite(tensor).all():
+            raise WeightsError(f"is not written: tensor {name} holds inf or nan", file=path)
     with atomic_write(path) as stream:
         torch.save(content, stream)
 
@@ -53,60 +80,137 @@ def load_pt(path: str | os.PathLike) -> dict[str, Any]:
 
 
 def load_plain(path: str | os.PathLike) -> Any:
-    """What a PyTorch file holds, on the CPU: containers, numbers, text and tensors, nothing that runs.
+    """What a PyTorch file holds, on the CPU: dicts, lists, numbers, text and tensors, nothing that runs.
 
     Raises MissingFileError, or WeightsError for a file that is damaged or holds anything else.
     """
     name = os.fspath(path)
-    if not os.path.isfile(name):
-        raise MissingFileError(name)
-    _check_size(name)
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise WeightsError("is no ordinary file", file=name)
     try:
+        _check_description(name, _description(name))
         return torch.load(name, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for damaged or hostile files
+    except WeightsError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingFileError(name) from error
+    except Exception as error:  # zipfile, pickletools and torch raise many kinds for damaged or hostile files
         first = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
         raise WeightsError(f"is no plain-tensor PyTorch file: {first}", file=name) from error
 
 
-def _check_size(name: str) -> None:
-    """Refuse an archive that would unpack to much more than its own size."""
-    try:
-        with zipfile.ZipFile(name) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError) as error:
-        raise WeightsError("is no PyTorch file (not a zip archive)", file=name) from error
-    if unpacked > 2 * os.path.getsize(name) + (1 << 20):
-        raise WeightsError(f"claims to unpack to {unpacked} bytes, which is refused", file=name)
+def _description(name: str) -> bytes:
+    """The pickle in a file, if the file is a zip archive as torch.save writes it: stored, without ambiguity."""
+    with open(name, "rb") as stream:
+        magic = stream.read(4)
+        stream.seek(max(0, os.path.getsize(name) - _END_BYTES))
+        end = stream.read(4)
+    if magic != b"PK\x03\x04":
+        raise WeightsError("is no PyTorch file (not a zip archive)", file=name)
+    if end != b"PK\x05\x06":
+        raise WeightsError("is cut off or followed by something else: the zip archive does not end it", file=name)
+    with zipfile.ZipFile(name) as archive:
+        entries = archive.infolist()
+        unpacked = sum(entry.file_size for entry in entries)
+        if unpacked > os.path.getsize(name) or any(entry.compress_type for entry in entries):
+            raise WeightsError(f"claims to unpack to {unpacked} bytes, which is refused", file=name)
+        names = [entry.filename.lower() for entry in entries]  # torch's reader takes any case
+        found = [i for i, entry in enumerate(names) if entry.endswith("data.pkl")]
+        if len(set(names)) < len(names) or len(found) != 1:
+            raise WeightsError("is no PyTorch file (its parts are not those of one)", file=name)
+        if entries[found[0]].file_size > _MOST_BYTES:
+            raise WeightsError("has a description longer than that of any network", file=name)
+        return archive.read(entries[found[0]])
+
+
+def _check_description(name: str, data: bytes) -> None:
+    """Raise WeightsError unless a pickle builds plain containers and tensors, each from parts of its own size.
+
+    Its stack is followed step by step with the names that stand on it; all other values are None.
+    """
+    stack: list[Any] = []
+    memo: dict[Any, Any] = {}
+    for count, (step, argument, _) in enumerate(pickletools.genops(data)):
+        if step.name not in _OPCODES or count > _MOST_STEPS:
+            raise WeightsError(f"is no plain-tensor PyTorch file (step {count}: {step.name})", file=name)
+        if step.name == "GLOBAL" and argument not in _NAMES:
+            what = str(argument)[:80].replace(" ", ".")
+            raise WeightsError(f"is no plain-tensor PyTorch file: it names {what}", file=name)
+        if step.name == "REDUCE":
+            arguments, function = stack.pop(), stack.pop()
+            if not (function in (_TENSOR, _PARAMETER) or (function == _EMPTY_DICT and arguments == "()")):
+                raise WeightsError("is no plain-tensor PyTorch file: it calls what torch.save does not", file=name)
+            stack.append(None)
+        elif step.name in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1]
+        elif step.name in ("BINGET", "LONG_BINGET"):
+            stack.append(memo[argument])
+        else:
+            _follow(stack, step, argument)
+
+
+def _follow(stack: list, step: Any, argument: Any) -> None:
+    """Apply a step's effect on the depth of the stack; what it pushes is a name, a mark, () or None."""
+    before = [item.name for item in step.stack_before]
+    if "mark" in before:
+        while stack.pop() != "MARK":
+            pass
+        before = before[: before.index("mark")]
+    for _ in before:
+        stack.pop()
+    value = {"GLOBAL": argument, "MARK": "MARK", "EMPTY_TUPLE": "()"}.get(step.name)
+    stack.extend(value for _ in step.stack_after)
 
 
 def _check_content(name: str, content: dict[str, Any]) -> None:
     header, tensors = content.get("header"), content.get("tensors")
-    whole = isinstance(header, list) and len(header) == 4 and all(isinstance(n, int) and 0 <= n < 2**64 for n in header)
+    whole = isinstance(header, list) and len(header) == 4 and all(type(n) is int for n in header)
+    if whole:
+        wide = Header(*header).wide
+        whole = all(-(2**31) <= n < 2**31 for n in header[:3]) and 0 <= header[3] < 2 ** (64 if wide else 32)
     plain = isinstance(tensors, dict) and all(
-        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in tensors.items()
+        isinstance(key, str) and type(value) is torch.Tensor for key, value in tensors.items()
     )
     if not whole or not plain or not isinstance(content.get("cfg"), str):
         raise WeightsError("is a darknetpy file with parts missing or damaged", file=name)
 
 
 def read_pt(path: str | os.PathLike, layout: Sequence[Block]) -> WeightsFile:
-    """Map a `.pt` file onto a layout. Raises WeightsError where a tensor is missing or of another shape."""
+    """Map a `.pt` file onto a layout.
+
+    Raises WeightsError where a tensor is missing, too many, of another shape, no float, or holds inf or nan.
+    """
     name = os.fspath(path)
     content = load_pt(name)
     tensors = content["tensors"]
     result = WeightsFile(Header(*content["header"]), layers=layout[-1].layer + 1 if layout else 0)
-    expected = {
-        f"{block.layer}.{tensor}": (block, tensor, shape) for block in layout for tensor, shape in block.tensors
-    }
-    for key, (block, tensor, shape) in expected.items():
-        value = tensors.get(key)
-        if value is None:
-            raise WeightsError(f"has no tensor {key} for layer {block.layer} [{block.kind}] of this cfg", file=name)
-        if tuple(value.shape) != tuple(shape):
-            raise WeightsError(
-                f"tensor {key} is {tuple(value.shape)}, this cfg needs {tuple(shape)}",
-                file=name,
-                remedy="use the cfg that it was made with",
-            )
-        result.arrays[block.layer, tensor] = np.asarray(value.to(torch.float32).numpy())
+    known = {f"{block.layer}.{tensor}" for block in layout for tensor in block.passed_over}
+    for block in layout:
+        for tensor, shape in block.tensors:
+            key = f"{block.layer}.{tensor}"
+            known.add(key)
+            result.arrays[block.layer, tensor] = _array(name, key, tensors.get(key), block, shape)
+    if extra := next((key for key in tensors if key not in known), None):
+        raise WeightsError(
+            f"has a tensor {extra[:60]} that has no place in this cfg",
+            file=name,
+            remedy="use the cfg that it was made with",
+        )
+    if damage := not_finite(result.arrays):
+        raise WeightsError(damage, file=name)
     return result
+
+
+def _array(name: str, key: str, value: Any, block: Block, shape: tuple[int, ...]) -> np.ndarray:
+    if value is None:
+        raise WeightsError(f"has no tensor {key} for layer {block.layer} [{block.kind}] of this cfg", file=name)
+    if tuple(value.shape) != tuple(shape):
+        raise WeightsError(
+            f"tensor {key} is {tuple(value.shape)}, this cfg needs {tuple(shape)}",
+            file=name,
+            remedy="use the cfg that it was made with",
+        )
+    if not value.is_floating_point():
+        kind = re.sub(r"^torch\.", "", str(value.dtype))
+        raise WeightsError(f"tensor {key} holds {kind}, not floating-point numbers", file=name)
+    return np.asarray(value.detach().to(torch.float32).numpy())

@@ -52,11 +52,15 @@ class Header:
 
 @dataclass(frozen=True)
 class Block:
-    """The arrays of one layer: `tensors` are (name, shape) in file order."""
+    """The arrays of one layer: `tensors` are (name, shape) in file order.
+
+    `passed_over` names those that the layer owns but does not read; a file without names must not hold them.
+    """
 
     layer: int
     kind: str
     tensors: Sequence[tuple[str, tuple[int, ...]]]
+    passed_over: Sequence[str] = ()
 
     @property
     def count(self) -> int:
@@ -83,10 +87,12 @@ class WeightsFile:
 def read_header(path: str | os.PathLike) -> Header:
     """The header alone. Raises MissingFileError, or WeightsError for a file that is too short or something else."""
     name = os.fspath(path)
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise WeightsError("is no ordinary file", file=name)
     try:
         with open(name, "rb") as stream:
             data = stream.read(20)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise MissingFileError(name) from error
     for magic, what in _OTHER_FILES.items():
         if data.startswith(magic):
@@ -119,16 +125,16 @@ def read_weights(
     name = os.fspath(path)
     header = read_header(name)
     size = os.path.getsize(name) - header.size
-    available, expected = size // 4, sum(block.count for block in layout)
+    available, odd, expected = size // 4, size % 4, sum(block.count for block in layout)
     layers = layers or (layout[-1].layer + 1 if layout else 0)
     counts = f"expected {header.size + 4 * expected} bytes for this cfg, the file has {header.size + size}"
-    if not goes_on and (available > expected or (size % 4 and available >= expected)):
+    if not goes_on and (available > expected or (odd and available == expected)):
         _refuse(name, f"is longer than the network: {counts}", "use the cfg that it was trained with", strict)
     result = WeightsFile(header, layers=layers)
     values = np.memmap(name, np.float32, "r", header.size, (available,)) if available else np.empty(0, np.float32)
     position = 0
     for block in layout:
-        if position == available and block.count:
+        if position == available and block.count and (strict or not odd):
             result.layers = block.layer
             warn(f"{name}: ends before layer {block.layer} of {layers}: from there on layers keep their initial values")
             break
@@ -136,7 +142,20 @@ def read_weights(
             inside = f"ends inside layer {block.layer} [{block.kind}] ({counts})"
             _refuse(name, inside, "the file is cut off or belongs to another cfg", strict)
         position = _take(result, block, values, position)
+    if not strict and (damage := not_finite(result.arrays)):
+        warn(f"{name}: {damage}")
     return result
+
+
+def not_finite(arrays: dict[tuple[int, str], np.ndarray]) -> str | None:
+    """What to say of arrays that hold numbers which are none, as a training that ran away leaves them; else None."""
+    with np.errstate(all="ignore"):
+        # a sum is finite where all its parts are, but for an overflow
+        suspects = {place: array for place, array in arrays.items() if not np.isfinite(array.sum())}
+    for (layer, name), array in suspects.items():
+        if count := array.size - int(np.isfinite(array).sum()):
+            return f"layer {layer}: {count} of {array.size} {name} are inf or nan: was it saved after training failed?"
+    return None
 
 
 def _refuse(name: str, message: str, remedy: str, strict: bool) -> None:

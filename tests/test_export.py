@@ -291,6 +291,21 @@ def test_state_dicts_of_ports_become_weights(tmp_path, capsys, style):
     assert (tmp_path / "new.weights").read_bytes() == (tmp_path / "ours.weights").read_bytes()
 
 
+def test_the_state_dict_of_a_module_is_read(tmp_path):
+    """With the versions that torch keeps beside the tensors, and parameters for tensors."""
+    cfg = tmp_path / "a.cfg"
+    cfg.write_text(
+        "[net]\nwidth=8\nheight=8\nchannels=3\n[conv]\nbatch_normalize=1\nfilters=4\nsize=3\n[conv]\nfilters=2\n"
+    )
+    port = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, bias=False), torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 2, 1))
+    torch.save(port.state_dict(), tmp_path / "port.pt")
+    assert [match.layer for match in read_foreign(Network(cfg), tmp_path / "port.pt")] == [0, 1]
+    torch.save(dict(port.named_parameters()) | dict(port.named_buffers()), tmp_path / "port.pt")
+    network = Network(cfg)
+    with pytest.raises(WeightsError, match="layer 0"):  # buffers at the end: not Darknet's order
+        read_foreign(network, tmp_path / "port.pt")
+
+
 def test_state_dicts_that_do_not_fit_are_refused(tmp_path):
     ours = network("yolov4-tiny.cfg")
     state = foreign(ours, "list")

@@ -68,12 +68,12 @@ def read_foreign(network: Network, path: str | os.PathLike) -> list[Match]:
                     file=name,
                     remedy=_REMEDY,
                 )
-            arrays[layer.index, wanted] = tensor.to(torch.float32).contiguous().numpy()
+            arrays[layer.index, wanted] = tensor.detach().to(torch.float32).contiguous().numpy()
         report.append(Match(layer.index, layer.type, tuple(specs["weights"]), tuple(keys)))
     rest = next(groups, None)
     if rest is not None:
         raise WeightsError(f"goes on with {rest[0][0]} where the network ends", file=name, remedy=_REMEDY)
-    network.assign(WeightsFile(Header(), arrays, len(network.layers)))
+    network.assign(WeightsFile(Header(), arrays, len(network.layers)), named=True)
     return report
 
 

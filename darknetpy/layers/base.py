@@ -226,6 +226,8 @@ class Layer:
     """Darknet writes this layer's output over its input: later readers of the previous layer see it too."""
     is_head = False
     """A layer with a loss of its own."""
+    is_dense = False
+    """Weights are matrices of [out][in]."""
     has_cost = False
     """Counts in the mean that is reported as loss."""
 
@@ -277,8 +279,16 @@ class Layer:
         return specs
 
     def after_read(self, arrays: dict, transpose: bool) -> dict:
-        """Bring arrays read from a file (name -> numpy, of spec shape) into the layout of `tensors()`."""
-        return arrays
+        """Bring arrays read from a file (name -> numpy, of spec shape) into the layout of `tensors()`.
+
+        `transpose`: an old file, which holds the matrices of dense layers as [in][out].
+        """
+        if not (transpose and self.is_dense):
+            return arrays
+        return {
+            name: array.reshape(array.shape[::-1]).T if name.endswith("weights") else array
+            for name, array in arrays.items()
+        }
 
     def to_input(self, delta: Tensor) -> Tensor:
         """A head's delta in the layout of its input, where that differs from the output's."""

@@ -19,6 +19,8 @@ from darknetpy.lazy import torch
 class Connected(Layer):
     """y = activation(BN(W x) or W x + b) on the flattened input (Darknet: `forward_connected_layer_gpu`)."""
 
+    is_dense = True
+
     @dataclass
     class Options(LayerOptions):
         output: int = key(1, "outputs", loud=True)
@@ -38,7 +40,7 @@ class Connected(Layer):
 
     def tensors(self) -> list[TensorSpec]:
         n = self.outputs
-        init = ("uniform", math.sqrt(2.0 / self.inputs), 0.0)
+        init = ("uniform", math.sqrt(2.0 / max(1, self.inputs)), 0.0)
         specs = [TensorSpec("biases", (n,), "bias"), TensorSpec("weights", (n, self.inputs), "weight", init)]
         if self.batch_normalize:
             specs += [
@@ -47,12 +49,6 @@ class Connected(Layer):
                 TensorSpec("rolling_variance", (n,), "variance"),
             ]
         return specs
-
-    def after_read(self, arrays: dict, transpose: bool) -> dict:
-        if transpose and "weights" in arrays:
-            weights = arrays["weights"]
-            arrays = {**arrays, "weights": weights.reshape(weights.shape[::-1]).T}
-        return arrays
 
     def forward(self, x, context):
         t: Any = context.tensors

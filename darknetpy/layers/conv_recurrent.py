@@ -31,6 +31,8 @@ class ConvRecurrentOptions(LayerOptions):
 
 
 class ConvRecurrent(Recurrent):
+    is_dense = False
+
     def _conv(self, context: BuildContext, channels: int, filters: int, activation: str) -> Convolutional:
         o = self.options
         options = {name: getattr(o, name) for name in
