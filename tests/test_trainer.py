@@ -177,6 +177,18 @@ def test_a_finished_run_is_told_so(place, caplog):
     assert Path("backup/tiny_final.weights").stat().st_mtime_ns == before
 
 
+def test_a_run_killed_before_its_last_file_writes_it(place):
+    """After the last iteration `_last` is written before `_final`: a run that ends between the two is not lost."""
+    run(save_every=200)
+    expected = weights_of()
+    Path("backup/tiny_final.weights").unlink()
+    Path("obj.data").write_text(Path("obj.data").read_text() + "savelast=7\n")
+    run(save_every=200)
+    Path("backup/tiny_final.weights").unlink()
+    assert run(weights="backup/tiny_last.weights").iteration == 14
+    assert weights_of() == expected
+
+
 def test_a_state_of_another_network_is_refused(place):
     run(sinks=[Interrupt(4)])
     Path("tiny.cfg").write_text(AWKWARD.replace("filters=8", "filters=4", 1))

@@ -76,7 +76,8 @@ def run(
         if not weights and (sentence := risk(structure.net, replicas.size)):
             warn(sentence)
         done = learner.iteration if state is None else state["replicas"][0]["counters"][1]
-        if done >= structure.net.max_batches:
+        unfinished = state is not None and not os.path.exists(checkpoints.path("final"))
+        if done >= structure.net.max_batches and not unfinished:
             warn(
                 f"{os.fspath(weights)} is at iteration {done}, max_batches={structure.net.max_batches}: "
                 "nothing is left to train; raise max_batches to go on, or use -clear to begin again"
