@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from conftest import TESTS
 from small import CFG, data_set
 from test_replicas import train
 from together import together
 
 from darknetpy.errors import UsageError
-from darknetpy.parallel import Averaging, Single
+from darknetpy.parallel import Averaging, Single, launch
 from darknetpy.parallel.advice import arithmetic, risk
 from darknetpy.parallel.shares import read_shares, split
 
@@ -245,3 +251,135 @@ def test_a_short_burn_in_is_warned_of():
     assert "is 250 updates" in text and "-burn_in_single auto trains the first 1000 iterations on one device" in text
     assert "net.learning_rate=0.0006525 net.burn_in=4000" in text
     assert risk(net, 1) is None and risk(net, 3) is None
+
+
+# --- where the default differs from strict ---------------------------------------------------------------------------
+
+MIXED = """[net]
+batch=2
+subdivisions=1
+width=32
+height=32
+channels=3
+learning_rate=0.001
+burn_in=100
+policy=constant
+[convolutional]
+batch_normalize=1
+filters=4
+size=3
+pad=1
+activation=leaky
+[convolutional]
+filters=4
+size=3
+pad=1
+activation=leaky
+[shortcut]
+from=-2
+weights_type=per_channel
+weights_normalization=relu
+activation=linear
+[batchnorm]
+[connected]
+batch_normalize=1
+output=4
+activation=linear
+[softmax]
+[cost]
+"""
+
+
+def one_of(rank: int, size: int, cfg: str, strict: bool):
+    """A learner that believes to be one of several."""
+    from darknetpy.network import Network
+    from darknetpy.training.learner import Learner
+
+    Path("mixed.cfg").write_text(cfg)
+    replica = of(size)
+    replica.rank, replica.average, replica.total = rank, lambda tensors: None, lambda *values: list(values)
+    return Learner(Network("mixed.cfg", training=True, strict=strict), strict, replica)
+
+
+@pytest.mark.parametrize(("size", "turns"), [(2, 2), (3, 4), (4, 1), (6, 2), (8, 1)])
+def test_averaging_does_not_depend_on_where_a_run_begins(place, size, turns):
+    due = {}
+    for strict in (False, True):
+        learner = one_of(0, size, CFG, strict)
+        learner.iteration = learner.clock = 1
+        due[strict] = [learner.averaging_due(turn) for turn in range(1, 13) if learner._count(1, 4) is None]
+    assert due[False] == [turn % turns == 0 for turn in range(1, 13)]
+    assert any(due[True]) == (size % 2 == 1), "Darknet's rule is never met from an odd iteration by an even number"
+
+
+def test_all_that_is_trained_is_averaged(place):
+    named = {}
+    for strict in (False, True):
+        learner = one_of(0, 2, MIXED, strict)
+        averaged = {id(tensor) for tensor in learner._averaged()}
+        named[strict] = {(layer.type, s.role) for layer, s, t in learner.network.named_tensors() if id(t) in averaged}
+    convolutional = {("convolutional", role) for role in ("weight", "bias", "scale")}
+    assert named[True] == convolutional | {("connected", "weight"), ("connected", "bias")}
+    more = {("shortcut", "weight"), ("batchnorm", "bias"), ("batchnorm", "scale"), ("connected", "scale")}
+    assert named[False] == named[True] | more
+
+
+def test_all_replicas_use_the_same_rate(place):
+    import torch
+
+    rates = {}
+    for strict in (False, True):
+        both = [one_of(rank, 2, MIXED.split("[shortcut]")[0] + "[softmax]\n[cost]\n", strict) for rank in (0, 1)]
+        rates[strict] = [[], []]
+        for turn in range(1, 7):
+            for rank, learner in enumerate(both):
+                learner.seen += 2
+                learner.optimizer.slots[0].tensor.grad = torch.zeros_like(learner.optimizer.slots[0].tensor)
+                rates[strict][rank].append(learner.update(2))
+                if learner.averaging_due(turn):
+                    learner.synchronise(4)
+    assert rates[False][0] == rates[False][1]
+    assert rates[True][0] != rates[True][1]
+
+
+# --- docs/multi-gpu.md -----------------------------------------------------------------------------------------------
+
+PAGE = (TESTS.parent / "docs" / "multi-gpu.md").read_text(encoding="utf-8")
+
+
+def test_the_pages_flags_are_the_commands():
+    from darknetpy.cli.commands import COMMANDS
+    from darknetpy.cli.parse import parse
+
+    known = next(command for command in COMMANDS if command.name == "detector train").flags
+    rows = re.findall(r"^\| `(-\w+[^`]*)` \|", PAGE.split("## Flags")[1].split("## Several")[0], re.M)
+    assert len(rows) >= 10
+    for row in rows:
+        assert set(parse(shlex.split(row.replace(" N", " 3"))).values) <= set(known), row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["torchrun", "slurm"])
+def test_the_pages_commands_for_several_machines_run(place, name):
+    """With one replica on each of two machines that are this one."""
+    Path("my.cfg").write_text(CFG)
+    line = re.search(rf"<!-- command: {name} -->\n```\n(.+?)\n```", PAGE, re.S)[1].splitlines()[-1]
+    store = launch.meeting_point()
+    port, agents = str(store.port + 1), []
+    del store
+    for node in range(2):
+        words, env = shlex.split(line), {**os.environ, "OMP_NUM_THREADS": "1"}
+        if name == "torchrun":
+            swap = {"4": "1", "node0": "127.0.0.1", "29500": port}
+            words = [sys.executable, "-m", "torch.distributed.run", *(swap.get(word, word) for word in words[1:])]
+            words[words.index("--node_rank") + 1] = str(node)
+        else:
+            words = [sys.executable, "-m", *words[words.index("darknetpy") :]]
+            env |= {"SLURM_PROCID": str(node), "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        words += ["-nogpu", "-dont_show", "-no_rehearsal", "-workers", "0", "-set", "net.max_batches=8"]
+        agents.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    outputs = [agent.communicate(timeout=180)[0] for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    assert "2 replicas train: each takes 4 images a turn" in "".join(outputs)
+    assert Path("backup/my_final.weights").exists()

@@ -249,6 +249,13 @@ def test_a_signal_to_the_launcher_saves_and_ends(place):
 
 
 @pytest.mark.slow
+def test_replicas_killed_at_random_end_together_and_go_on(tmp_path):
+    from tools import soak_replicas, soak_resume
+
+    soak_resume.soak(tmp_path, 2, 60, 5, soak_replicas.WORDS, soak_replicas.kill_one)
+
+
+@pytest.mark.slow
 def test_an_error_is_said_once(place):
     Path("list.txt").write_text("img/missing.png\n")
     output, _ = start(place, "-gpus", "0,1").communicate(timeout=60)

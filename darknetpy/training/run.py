@@ -73,7 +73,7 @@ def run(
         replicas.wrap(network)
         learner = Learner(network, strict, replicas)
         learner.check = settings.check_replicas
-        if not weights and (sentence := risk(structure.net, replicas.size)):
+        if replicas.main and not weights and (sentence := risk(structure.net, replicas.size)):
             warn(sentence)
         done = learner.iteration if state is None else state["replicas"][0]["counters"][1]
         unfinished = state is not None and not os.path.exists(checkpoints.path("final"))
