@@ -118,6 +118,22 @@ def own_parameters(replicas) -> float:
     return max(off)
 
 
+def test_waiting_for_a_slow_replica_is_counted(place):
+    (first, again), (slow, _) = together(2, waited, {})
+    assert first > 0.35 and slow < first - 0.2 and again < 0.2
+
+
+def waited(replicas) -> tuple[float, float]:
+    """Seconds that each replica says it waited where the second one comes half a second late, and none later."""
+    import time
+
+    replicas.total(0.0)
+    replicas.waited()
+    time.sleep(0.5 * replicas.rank)
+    replicas.total(1.0)
+    return replicas.waited(), replicas.waited()
+
+
 def test_what_one_replica_meets_is_answered_by_all(place):
     """A NaN on the second replica skips the turn of both; short memory there splits the mini-batches of both."""
     results = together(2, train, 16, {"poison": 1})

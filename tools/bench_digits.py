@@ -39,7 +39,9 @@ def main() -> None:
         run(jobs, a.parallel)
         rows = [_row(seed, job) for seed, job in zip(seeds, jobs, strict=True)]
     means = [mean_and_deviation([row[i] for row in rows]) for i in range(1, len(rows[0]))]
-    rows += [["mean", *(m for m, _ in means)], ["sd", *(sd for _, sd in means)]]
+    rows += [["mean", *(m for m, _ in means)]]
+    if len(jobs) > 1:
+        rows.append(["sd", *(sd for _, sd in means)])
     headers = ["seed", "iterations", "final mAP %", "best mAP %", "average loss", "wall s", "images/s", "waiting %"]
     text = tabulate(rows, headers, "github", floatfmt=".4g")
     print(text)
