@@ -18,12 +18,15 @@ _WHERE = {
     "Detector": "darknetpy.inference",
     "Classifier": "darknetpy.inference",
     "Detections": "darknetpy.detections",
+    "TextNetwork": "darknetpy.inference.text",
     "train": "darknetpy.training",
+    "train_classifier": "darknetpy.training.classifier",
+    "train_rnn": "darknetpy.training.text",
     "evaluate": "darknetpy.evaluation",
     "register": "darknetpy.layers",
     "DarknetpyError": "darknetpy.errors",
 }
-_FIRST = {"train": "darknetpy.reporting"}
+_FIRST = dict.fromkeys(("train", "train_classifier", "train_rnn"), "darknetpy.reporting")
 """What must be loaded before a name is of use: training shows itself through the reporting room."""
 __all__ = [*_WHERE, "__version__"]
 

@@ -16,11 +16,12 @@ from conftest import shared
 from darknetpy import Classifier
 from darknetpy.cli.main import main
 from darknetpy.config.datafile import read_data
-from darknetpy.data.classification import IGNORED, Truth, class_of
+from darknetpy.data.classification import Truth, class_of
 from darknetpy.errors import ConfigError, ImageError
 from darknetpy.evaluation.topk import TopKResult, evaluate_topk
 from darknetpy.inference.classifier import ranking
-from darknetpy.layers.tree import Tree
+from darknetpy.training import TrainResult
+from darknetpy.training.classifier import train_classifier
 
 CFG = """[net]
 width=16
@@ -158,23 +159,9 @@ def test_running_accuracy() -> None:
 # --- truth from paths --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def tree() -> Tree:
-    tree = Tree()
-    for name, parent in [("animal", -1), ("thing", -1), ("dog", 0), ("cat", 0), ("car", 1)]:
-        tree.add(name, parent)
-    return tree
-
-
-def test_truth_of_one_label_several_and_none(caplog) -> None:
-    truth = Truth(["cat", "dog", "car"])
-    assert truth.of("a/dog/1.jpg").tolist() == [0, 1, 0]
-    assert truth.of("cat/dog.jpg").tolist() == [1, 1, 0]
-    assert truth.of("bird.jpg").tolist() == [0, 0, 0]
+def test_the_first_label_in_a_path_counts() -> None:
     assert class_of("cat/dog.jpg", ["dog", "cat"]) == 0
     assert class_of("bird.jpg", ["dog", "cat"]) is None
-    smooth = Truth(["cat", "dog", "car"], 0.1).of("dog")
-    assert smooth.tolist() == pytest.approx([0.05, 0.9, 0.05])
 
 
 def test_truth_without_labels_is_the_number_of_the_picture() -> None:
@@ -182,9 +169,71 @@ def test_truth_without_labels_is_the_number_of_the_picture() -> None:
     assert [int(truth.of("cat.jpg", i).argmax()) for i in (0, 1, 2, 3)] == [0, 1, 2, 0]
 
 
-def test_truth_in_a_tree(tree) -> None:
-    truth = Truth(tree.names, tree=tree)
-    assert truth.of("x/dog.jpg").tolist() == [1, 0, 1, 0, IGNORED]
-    assert truth.of("thing.jpg").tolist() == [0, 1, IGNORED, IGNORED, IGNORED]
-    with pytest.raises(ConfigError, match="do not go together"):
-        Truth(tree.names, 0.1, tree)
+# --- training on what is more than one class a picture ------------------------------------------------------------
+
+TRAIN = """[net]
+batch=8
+subdivisions=2
+width=12
+height=12
+channels=3
+max_crop=14
+learning_rate=0.2
+decay=0
+max_batches=40
+{more}
+
+[avgpool]
+
+[connected]
+output={outputs}
+activation={activation}
+
+"""
+
+
+def paint(folder: Path, names: list[str]) -> None:
+    """Pictures with a stripe of each colour that their names hold, and `list.txt` of them."""
+    rng = np.random.default_rng(0)
+    for name in names:
+        stripes = [np.full((24, 24, 3), COLORS[color], int) for color in name.split("_")[:-1]]
+        noisy = np.concatenate(stripes, 1) + rng.integers(-40, 40, (24, 24 * len(stripes), 3))
+        cv2.imwrite(f"{name}.png", cv2.resize(np.clip(noisy, 0, 255).astype(np.uint8), (24, 24)))
+    Path("list.txt").write_text("".join(f"{name}.png\n" for name in names))
+
+
+def train(name: str, head: str, labels: list[str], activation: str = "linear", more: str = "") -> TrainResult:
+    Path(f"{name}.cfg").write_text(TRAIN.format(outputs=len(labels), activation=activation, more=more) + head)
+    Path(f"{name}.names").write_text("".join(f"{label}\n" for label in labels))
+    Path(f"{name}.data").write_text(
+        f"classes={len(labels)}\ntrain=list.txt\nvalid=list.txt\nlabels={name}.names\nbackup=backup\ntop=2\n"
+    )
+    return train_classifier(f"{name}.data", f"{name}.cfg", evaluate=True, workers=0, rehearse=False, sinks=[])
+
+
+def test_several_classes_a_picture_are_learnt(place) -> None:
+    pairs = [("red", "green"), ("green", "blue"), ("blue", "red")]
+    paint(place, [f"{a}_{b}_{i}" for i in range(4) for a, b in pairs])
+    train("multi", "[cost]\ntype=sse\n", list(COLORS), "logistic")
+    classifier = Classifier("multi.cfg", "backup/multi_final.weights", list(COLORS))
+    for pair in pairs:
+        found = classifier(f"{pair[0]}_{pair[1]}_0.png", top=3)
+        assert {c.name for c in found[:2]} == set(pair)
+        assert found[1].probability > found[2].probability + 0.05
+
+
+def test_a_class_tree_is_learnt_and_says_the_parents(place) -> None:
+    Path("t.tree").write_text("warm -1\ncold -1\nred 0\ngreen 1\nblue 1\n")
+    paint(place, [f"{color}_{i}" for i in range(4) for color in COLORS])
+    result = train("tree", "[softmax]\ntree=t.tree\n", ["warm", "cold", *COLORS])
+    assert result.map == 1
+    best = Classifier("tree.cfg", "backup/tree_final.weights")("blue_1.png", top=2)
+    assert [(c.name, c.parent) for c in best] == [("cold", "Root"), ("blue", "cold")]
+    assert best[0].probability > best[1].probability > 0.5
+
+
+def test_unsupervised_pairs_with_mixing_train(place) -> None:
+    paint(place, [f"{color}_{i}" for i in range(2) for color in COLORS])
+    result = train("pairs", "[softmax]\n", list(COLORS), more="unsupervised=1\ncontrastive=1\ncutmix=1\nmosaic=1")
+    assert result.iteration == 40
+    assert np.isfinite(result.avg_loss)

@@ -12,7 +12,7 @@ from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
 from darknetpy.cli.detect import asked_paths, load_picture, remember_bad
 from darknetpy.cli.parse import Line, files_of
 from darknetpy.cli.replicas import be_silent, join, several
-from darknetpy.cli.train import EXIT_STATUS, launch, share, sinks
+from darknetpy.cli.train import EXIT_STATUS, launch, share, sinks, starter
 from darknetpy.config.datafile import DataConfig, read_names
 from darknetpy.data.sets import open_data
 from darknetpy.errors import ImageError, MissingFileError, UsageError, warn
@@ -211,6 +211,7 @@ def train(line: Line, words: list[str]) -> int:
     from darknetpy.training.classifier import train_classifier
 
     replicas, device = join(line)
+    line.again = starter(line, weights, data.backup, structure).again
     show_table(structure, line)
     if weights and replicas.main:
         print(f"Loading weights from {weights}...", file=sys.stderr)
