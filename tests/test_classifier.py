@@ -134,6 +134,21 @@ def test_a_trained_digit_is_named(digits, trained, monkeypatch):
     assert sum(right) > LEARNED * len(paths)
 
 
+def test_a_tree_of_classes_is_learned(digits, monkeypatch, tmp_path):
+    """A group for the shape and one for the digits of each; guessing costs ln 2 + ln 5 = 2.3."""
+    monkeypatch.chdir(digits)
+    shapes = {"round": "03689", "angular": "12457"}
+    leaves = [f"digit{digit} {parent}" for parent, name in enumerate(shapes) for digit in shapes[name]]
+    (digits / "digits.tree").write_text("\n".join([f"{name} -1" for name in shapes] + leaves))
+    (digits / "tree.list").write_text("\n".join([*shapes, *(leaf.split()[0] for leaf in leaves)]))
+    text = (digits / "digits.data").read_text().replace("backup=backup", f"backup={tmp_path}")
+    (digits / "tree.data").write_text(text.replace("=10", "=12").replace("labels.list", "tree.list"))
+    (digits / "tree.cfg").write_text(CFG.replace("output=10", "output=12").replace("groups=1", "tree=digits.tree"))
+    options = {"workers": 0, "rehearse": False, "sinks": [], "overrides": ["net.max_batches=100"]}
+    result = train_classifier("tree.data", "tree.cfg", **options)
+    assert result.avg_loss < 2.0
+
+
 def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_was_not(digits, tmp_path, monkeypatch):
     monkeypatch.chdir(digits)
     options = {"workers": 0, "rehearse": False, "sinks": [], "overrides": ["net.max_batches=6", "net.cutmix=1"]}

@@ -32,10 +32,11 @@ class Plots:
         self.folder = folder
         self.rows: list[dict[str, float]] = []
         self.next = 0.0
+        self.metric = "mAP"
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self.next = time.monotonic() + FIRST
+            self.next, self.metric = time.monotonic() + FIRST, event.metric.removesuffix("%")
             self.resume([])
             self._forget(event.iteration)
         elif isinstance(event, TurnDone):
@@ -76,7 +77,7 @@ class Plots:
 
         measured = [row for row in self.rows if row["map"] == row["map"]]
         accuracy = Series(
-            "mAP", [row["iteration"] for row in measured], [100 * row["map"] for row in measured], marked=True
+            self.metric, [row["iteration"] for row in measured], [100 * row["map"] for row in measured], marked=True
         )
         losses = [curve("loss", "iteration"), curve("avg_loss", "average")]
         kinds = [curve(name, title) for name, title in KINDS.items()]
@@ -87,7 +88,7 @@ class Plots:
                 Panel("loss", "iteration", losses, log=True),
                 Panel("loss by kind", "iteration", kinds, log=True),
                 Panel("learning rate", "iteration", [curve("rate")]),
-                Panel("mAP, %", "iteration", [accuracy], limits=(0, 100)),
+                Panel(f"{self.metric}, %", "iteration", [accuracy], limits=(0, 100)),
                 Panel("seconds an iteration", "iteration", times),
             ],
             columns=3,

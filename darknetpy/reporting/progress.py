@@ -46,6 +46,7 @@ class Pace:
 
     def __init__(self, started: Started):
         self.iteration, self.images = started.iteration, started.iteration * started.batch
+        self.metric = started.metric.removesuffix("%")
         self.seconds = self.waiting = self.seen = self.iterations = 0.0
 
     def add(self, e: TurnDone) -> None:
@@ -76,7 +77,7 @@ class Pace:
 
     def text(self, e: TurnDone) -> str:
         """What the live line says."""
-        accuracy = f" mAP {100 * e.map:.2f}% best {100 * e.best_map:.2f}%" if e.map is not None else ""
+        accuracy = f" {self.metric} {100 * e.map:.2f}% best {100 * e.best_map:.2f}%" if e.map is not None else ""
         return (
             f"loss {e.avg_loss:.4g} lr {e.rate:.3g} {e.size[0]}x{e.size[1]} {e.trained or e.images} images, "
             f"{self.images_per_second:.4g} images/s, data wait {100 * self.share_of_waiting:.0f}%,{accuracy} "
