@@ -226,6 +226,17 @@ def others_on(device: str) -> str:
     return f"; also on this GPU: {', '.join(others)}" if others else ""
 
 
+def cuda_versions() -> dict[str, str | None]:
+    """Versions of cuDNN and NCCL that torch has loaded; None for each that is not there."""
+    built, found = torch.version.cuda is not None, dict.fromkeys(("cudnn", "nccl"))
+    if built and (number := torch.backends.cudnn.version()):
+        big = 10_000 if number >= 90_000 else 1000
+        found["cudnn"] = f"{number // big}.{number % big // 100}.{number % 100}"
+    if built and torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found
+
+
 def free_cached_memory() -> None:
     """Give back what torch keeps for later, after a failure for want of memory."""
     if torch.cuda.is_available():

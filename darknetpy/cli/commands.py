@@ -96,6 +96,7 @@ COMMANDS = [
         "export", "CFG WEIGHTS OUT [NAMES]", "convert to .pt .weights .onnx .torchscript .safetensors, by suffix",
         "export:export", ("outputs", "dynamic_size", "thresh", "nms"),
     ),
+    Command("doctor", "", "examine this machine: libraries, GPUs, links, limits", "doctor:doctor", ("json",)),
     Command("verify", "A B [IMAGES]", "compare what two files compute", "export:verify", ("images",)),
 ]  # fmt: skip
 
@@ -135,7 +136,7 @@ def usage(command: Command | None) -> str:
 
 _VALUES = {
     "switch": "", "int": " N", "float": " F", "str": " TEXT", "words": " section[#n].key=value ...",
-    "files": " FILE ...", "float or none": " [F]", "optional": " [DIR]",
+    "files": " FILE ...", "float or none": " [F]", "optional": " [DIR]", "str or none": " [FILE]",
 }  # fmt: skip
 
 

@@ -90,7 +90,9 @@ def _further(result, line: Line) -> None:
         print(f"\n{table(result)}")
     if line.get("coco"):
         print(f"\n{coco_text(result)}")
-    if line.get("json"):
+    if line.get("json") is not None:
+        if not line.get("json"):
+            raise UsageError("-json needs a value", remedy="for example -json result.json")
         save_json(result, line.get("json"))
     if line.get("plots") is not None:
         from darknetpy.reporting.evaluation_plots import save_plots

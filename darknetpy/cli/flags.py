@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Flag:
     """`kind` is what follows: nothing (`switch`), `int`, `float`, `str`, `words` (all `section.key=value` words), or
-    `optional` (a folder, "" where none follows)."""
+    `optional` (a folder, "" where none follows); `str or none` is "" at the end and before other flags."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ FLAGS = [
     Flag("sink", "str", "Python file with a @sink of your own"),
     Flag("table", "switch", "a table of all classes, by VOC's and COCO's measures"),
     Flag("coco", "switch", "COCO's numbers, with AP over overlaps .5 to .95"),
-    Flag("json", "str", "write everything that was measured here"),
+    Flag("json", "str or none", "write everything that was found here; for doctor without a file: print it"),
     Flag("plots", "optional", "draw curves and the confusion matrix into this folder (plots)"),
     Flag("show_imgs", "switch", "write the first augmented pictures with boxes to `augmented`"),
     Flag("quiet", "switch", "do not print the layer table"),

@@ -91,6 +91,8 @@ def _value(flag: Flag, word: str, inline: str | None, rest: list[str]) -> object
         return rest.pop(0) if inline is None and rest and _is_folder(rest[0]) else inline or ""
     if inline is None:
         if not rest or (rest[0][:1] == "-" and plain(rest[0]) in BY_NAME and not _NUMBER.fullmatch(rest[0])):
+            if flag.kind == "str or none":
+                return ""
             raise UsageError(f"{word} needs a value", remedy=f"for example {word} {_example(flag)}")
         inline = rest.pop(0)
     return atoi(inline) if flag.kind == "int" else atof(inline) if flag.kind.startswith("float") else inline

@@ -1,0 +1,1 @@
+"""Tools around training: what is wrong with this machine."""
