@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 
 from darknetpy.cli.parse import Line
+from darknetpy.errors import UsageError
 from darknetpy.files import atomic_write
 from darknetpy.toolbox.doctor import Report, diagnose
 
 
 def doctor(line: Line, words: list[str]) -> int:
     """Show what this machine has and what is wrong with it; exit status 1 if anything is."""
+    if words:
+        raise UsageError(
+            "usage: darknetpy doctor", value=words[0], remedy="-json writes a file, -nogpu leaves GPUs alone"
+        )
     path, json = line.get("json"), line.get("json") is not None
     for part in diagnose(gpus=not line.get("nogpu")):
         if isinstance(part, Report):
