@@ -31,10 +31,13 @@ _END_BYTES = 22
 """Length of the record that ends a zip archive without a comment."""
 _TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
 _EMPTY_DICT = "collections OrderedDict"
-_NAMES = {_TENSOR, _PARAMETER, _EMPTY_DICT} | {
-    f"torch {kind}Storage"
-    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-}
+_ITEM = {
+    "torch FloatStorage": 4, "torch DoubleStorage": 8, "torch HalfStorage": 2, "torch BFloat16Storage": 2,
+    "torch LongStorage": 8, "torch IntStorage": 4, "torch ShortStorage": 2, "torch CharStorage": 1,
+    "torch ByteStorage": 1, "torch BoolStorage": 1,
+}  # fmt: skip
+"""Bytes of one number of a storage."""
+_NAMES = {_TENSOR, _PARAMETER, _EMPTY_DICT, *_ITEM}
 """All that the description of plain tensors names."""
 _OPCODES = {
     "PROTO", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
@@ -43,6 +46,7 @@ _OPCODES = {
     "BINPERSID",
 }  # fmt: skip
 """The steps that torch.save writes for them."""
+_MARK, _ANY, _AGAIN = object(), object(), object()
 
 
 def is_pt(path: str | os.PathLike) -> bool:
@@ -72,24 +76,26 @@ def load_pt(path: str | os.PathLike) -> dict[str, Any]:
     Raises MissingFileError, or WeightsError where it is no such file.
     """
     name = os.fspath(path)
-    content = load_plain(name)
+    content = load_plain(name, mapped=True)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise WeightsError("is a PyTorch file, but not one of darknetpy's", file=name, remedy="convert it with export")
     _check_content(name, content)
     return content
 
 
-def load_plain(path: str | os.PathLike) -> Any:
+def load_plain(path: str | os.PathLike, mapped: bool = False) -> Any:
     """What a PyTorch file holds, on the CPU: dicts, lists, numbers, text and tensors, nothing that runs.
 
+    `mapped`: tensors are views of the mapped file, which take no memory until they are read: for content that is
+    copied at once, since the file must stay as it is so long.
     Raises MissingFileError, or WeightsError for a file that is damaged or holds anything else.
     """
     name = os.fspath(path)
     if os.path.exists(name) and not os.path.isfile(name):
         raise WeightsError("is no ordinary file", file=name)
     try:
-        _check_description(name, _description(name))
-        return torch.load(name, map_location="cpu", weights_only=True)
+        _check_description(name, *_description(name))
+        return torch.load(name, map_location="cpu", weights_only=True, mmap=mapped)
     except WeightsError:
         raise
     except FileNotFoundError as error:
@@ -99,8 +105,11 @@ def load_plain(path: str | os.PathLike) -> Any:
         raise WeightsError(f"is no plain-tensor PyTorch file: {first}", file=name) from error
 
 
-def _description(name: str) -> bytes:
-    """The pickle in a file, if the file is a zip archive as torch.save writes it: stored, without ambiguity."""
+def _description(name: str) -> tuple[bytes, dict[str, int]]:
+    """The pickle in a file and the sizes of its storages, if it is a zip archive as torch.save writes it.
+
+    That is one whose parts are stored, without ambiguity.
+    """
     with open(name, "rb") as stream:
         magic = stream.read(4)
         stream.seek(max(0, os.path.getsize(name) - _END_BYTES))
@@ -120,46 +129,68 @@ def _description(name: str) -> bytes:
             raise WeightsError("is no PyTorch file (its parts are not those of one)", file=name)
         if entries[found[0]].file_size > _MOST_BYTES:
             raise WeightsError("has a description longer than that of any network", file=name)
-        return archive.read(entries[found[0]])
+        pickled = entries[found[0]]
+        folder = f"{pickled.filename.removesuffix('data.pkl')}data/"
+        sizes = {e.filename.removeprefix(folder): e.file_size for e in entries if e.filename.startswith(folder)}
+        return archive.read(pickled), sizes
 
 
-def _check_description(name: str, data: bytes) -> None:
-    """Raise WeightsError unless a pickle builds plain containers and tensors, each from parts of its own size.
+def _check_description(name: str, data: bytes, sizes: dict[str, int]) -> None:
+    """Raise WeightsError unless a pickle builds plain containers and tensors, each over a storage of the file.
 
-    Its stack is followed step by step with the names that stand on it; all other values are None.
+    Its stack is followed step by step with the names, text, numbers and tuples that stand on it; a container that the
+    pickle comes back to is `_AGAIN`, any other value `_ANY`.
     """
     stack: list[Any] = []
     memo: dict[Any, Any] = {}
     for count, (step, argument, _) in enumerate(pickletools.genops(data)):
-        if step.name not in _OPCODES or count > _MOST_STEPS:
-            raise WeightsError(f"is no plain-tensor PyTorch file (step {count}: {step.name})", file=name)
-        if step.name == "GLOBAL" and argument not in _NAMES:
+        kind = step.name
+        if kind not in _OPCODES or count > _MOST_STEPS:
+            raise WeightsError(f"is no plain-tensor PyTorch file (step {count}: {kind})", file=name)
+        if kind == "GLOBAL" and argument not in _NAMES:
             what = str(argument)[:80].replace(" ", ".")
             raise WeightsError(f"is no plain-tensor PyTorch file: it names {what}", file=name)
-        if step.name == "REDUCE":
+        if kind == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
-            if not (function in (_TENSOR, _PARAMETER) or (function == _EMPTY_DICT and arguments == "()")):
+            if not (function in (_TENSOR, _PARAMETER) or (function == _EMPTY_DICT and arguments == ())):
                 raise WeightsError("is no plain-tensor PyTorch file: it calls what torch.save does not", file=name)
-            stack.append(None)
-        elif step.name in ("BINPUT", "LONG_BINPUT"):
-            memo[argument] = stack[-1]
-        elif step.name in ("BINGET", "LONG_BINGET"):
+            stack.append(_ANY)
+        elif kind == "BUILD":
+            if stack.pop() is _AGAIN:  # each such step would copy it
+                raise WeightsError("is no plain-tensor PyTorch file: it copies a container", file=name)
+        elif kind == "BINPERSID":
+            _check_storage(name, stack.pop(), sizes)
+            stack.append(_ANY)
+        elif kind in ("BINPUT", "LONG_BINPUT"):
+            memo[argument] = stack[-1] if isinstance(stack[-1], str) or stack[-1] == () else _AGAIN
+        elif kind in ("BINGET", "LONG_BINGET"):
             stack.append(memo[argument])
         else:
             _follow(stack, step, argument)
 
 
+def _check_storage(name: str, described: Any, sizes: dict[str, int]) -> None:
+    """Raise WeightsError unless a tensor's storage is a part of the file, by its exact name and of its exact size."""
+    whole = isinstance(described, tuple) and len(described) == 5 and isinstance(described[2], str)
+    if not whole or described[1] not in _ITEM or sizes.get(described[2]) != described[4] * _ITEM[described[1]]:
+        raise WeightsError("has a tensor whose storage is missing or of another size", file=name)
+
+
 def _follow(stack: list, step: Any, argument: Any) -> None:
-    """Apply a step's effect on the depth of the stack; what it pushes is a name, a mark, () or None."""
-    before = [item.name for item in step.stack_before]
+    """Apply a step's effect on the stack."""
+    before, items = [item.name for item in step.stack_before], []
     if "mark" in before:
-        while stack.pop() != "MARK":
-            pass
+        while (item := stack.pop()) is not _MARK:
+            items.append(item)
         before = before[: before.index("mark")]
     for _ in before:
-        stack.pop()
-    value = {"GLOBAL": argument, "MARK": "MARK", "EMPTY_TUPLE": "()"}.get(step.name)
-    stack.extend(value for _ in step.stack_after)
+        items.append(stack.pop())
+    if step.name.startswith("BININT") or step.name in ("LONG1", "GLOBAL", "BINUNICODE"):
+        stack.append(argument)
+    elif step.name in ("TUPLE", "EMPTY_TUPLE"):
+        stack.append(tuple(reversed(items)))
+    else:
+        stack.extend(_MARK if step.name == "MARK" else _ANY for _ in step.stack_after)
 
 
 def _check_content(name: str, content: dict[str, Any]) -> None:

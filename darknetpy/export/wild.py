@@ -38,7 +38,7 @@ class Match:
 
 def is_foreign(path: str | os.PathLike) -> bool:
     """Whether a readable `.pt` is another program's. Raises WeightsError for a file that holds more than tensors."""
-    content = load_plain(path)
+    content = load_plain(path, mapped=True)
     return not (isinstance(content, dict) and content.get("format") == FORMAT)
 
 
@@ -48,7 +48,7 @@ def read_foreign(network: Network, path: str | os.PathLike) -> list[Match]:
     Raises WeightsError where the two do not fit, and leaves the network as it was.
     """
     name = os.fspath(path)
-    groups = _modules(_state_dict(load_plain(name), name), name)
+    groups = _modules(_state_dict(load_plain(name, mapped=True), name), name)
     arrays: dict[tuple[int, str], np.ndarray] = {}
     report = []
     for layer in network.layers:
