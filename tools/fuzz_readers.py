@@ -13,6 +13,7 @@ import dataclasses
 import io
 import logging
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -25,18 +26,21 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
 
-from darknetpy.config import parse_cfg
-from darknetpy.config.datafile import read_data, read_list, read_names
-from darknetpy.data.labels import read_labels
-from darknetpy.errors import DarknetpyError
-from darknetpy.layers import read_structure, registry
-from darknetpy.network import Network
-from darknetpy.ptfile import load_plain
+from darknetpy.config import parse_cfg  # noqa: E402
+from darknetpy.config.datafile import read_data, read_list, read_names  # noqa: E402
+from darknetpy.data.labels import read_labels  # noqa: E402
+from darknetpy.errors import DarknetpyError  # noqa: E402
+from darknetpy.layers import read_structure, registry, table  # noqa: E402
+from darknetpy.network import Network  # noqa: E402
+from darknetpy.ptfile import load_plain  # noqa: E402
 
-SLOWEST = 5.0
-"""Seconds that no input may take."""
+SLOWEST = 2.0
+"""Seconds of a processor that no input may take."""
+LARGEST = 400 << 10
+"""KiB by which the process may grow over a call of `fuzz`."""
 NET = "[net]\nwidth=16\nheight=16\nchannels=3\n"
 SMALL = NET + "[convolutional]\nbatch_normalize=1\nfilters=4\nsize=3\n[connected]\noutput=5\n"
 TYPES = sorted({*registry.all_types(), "net", "network", "nothing", "Convolutional"})
@@ -56,7 +60,6 @@ sections = st.tuples(st.sampled_from(TYPES).map("[{}]".format) | st.text(max_siz
 cfgs = st.lists(sections, max_size=12).map(
     lambda parts: NET + "\n".join("\n".join([head, *lines]) for head, lines in parts)
 )
-cfg_bytes = st.binary(max_size=400) | cfgs.map(lambda text: text.encode("utf-8", "surrogatepass"))
 
 
 def mutated(data: bytes) -> st.SearchStrategy[bytes]:
@@ -72,6 +75,13 @@ def mutated(data: bytes) -> st.SearchStrategy[bytes]:
     return st.lists(
         st.tuples(st.integers(0, 1 << 20), st.integers(0, 64), st.binary(max_size=16)), min_size=1, max_size=6
     ).map(apply)
+
+
+GOOD_CFG = (ROOT / "cfg/yolov4-tiny.cfg").read_bytes()
+cfg_bytes = st.binary(max_size=400) | cfgs.map(lambda text: text.encode("utf-8", "surrogatepass")) | mutated(GOOD_CFG)
+words = st.tuples(
+    st.sampled_from(TYPES), st.sampled_from(["", "#0", "#7", "[1]", "#"]) | st.text(max_size=4), options
+).map(lambda parts: "{}{}.{}".format(*parts)) | st.text(max_size=20)
 
 
 def _good_files() -> tuple[bytes, bytes]:
@@ -97,9 +107,27 @@ def _pickled(data: bytes) -> bytes:
 with zipfile.ZipFile(io.BytesIO(PT)) as _archive:
     _PICKLE = next(_archive.read(entry) for entry in _archive.infolist() if entry.filename.endswith("data.pkl"))
 
+
+def _lay_out(path: str, strict: bool = False) -> None:
+    """Lay a network out as inference and as training do, and print it."""
+    table(read_structure(path, strict, batch=1))
+    read_structure(path, strict)
+
+
+def _override(path: str) -> None:
+    """Apply the lines of a file as words of `-set`."""
+    table(read_structure(ROOT / "cfg/yolov4-tiny.cfg", overrides=Path(path).read_text().split("\n"), batch=1))
+
+
+def _tree(path: str) -> None:
+    read_structure(parse_cfg(f"{NET}[softmax]\ntree={path}\n"), batch=1)
+
+
 READERS: dict[str, tuple[st.SearchStrategy[bytes], Callable[[str], object]]] = {
-    "cfg": (cfg_bytes, lambda path: read_structure(path, batch=1)),
-    "strict cfg": (cfg_bytes, lambda path: read_structure(path, True, batch=1)),
+    "cfg": (cfg_bytes, _lay_out),
+    "strict cfg": (cfg_bytes, lambda path: _lay_out(path, True)),
+    "set": (words.map(lambda text: text.encode("utf-8", "replace")), _override),
+    "tree": (st.binary(max_size=300) | st.text("ab 0123-\n", max_size=100).map(str.encode), _tree),
     "data": (st.binary(max_size=300) | st.text(max_size=300).map(str.encode), read_data),
     "names": (st.binary(max_size=300), read_names),
     "list": (st.binary(max_size=300), read_list),
@@ -117,26 +145,34 @@ READERS: dict[str, tuple[st.SearchStrategy[bytes], Callable[[str], object]]] = {
 SUFFIX = {"cfg": ".cfg", "strict cfg": ".cfg", "data": ".data", "weights": ".weights", "pt": ".pt"}
 
 
-def fuzz(name: str, examples: int) -> None:
-    """Try so many inputs on a reader. Raises whatever it should not have raised."""
+def _peak() -> int:
+    """The largest size that this process had, KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def fuzz(name: str, examples: int, same: bool = False) -> None:
+    """Try so many inputs on a reader, the `same` every time or new ones. Raises whatever it should not have raised."""
     strategy, read = READERS[name]
+    before = _peak()
     with tempfile.TemporaryDirectory() as place:
         path = os.path.join(place, f"input{SUFFIX.get(name, '.txt')}")
 
         @settings(
-            max_examples=examples, deadline=None, database=None, print_blob=False,
+            max_examples=examples, derandomize=same, deadline=None, database=None, print_blob=False,
             suppress_health_check=list(HealthCheck),
         )  # fmt: skip
         @given(strategy)
         def attempt(data: bytes) -> None:
             Path(path).write_bytes(data)
-            began = time.perf_counter()
+            began = time.process_time()
             try:
                 with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
                     read(path)
             except DarknetpyError as error:
                 assert "\n" not in str(error), "an error is one sentence"
-            assert time.perf_counter() - began < SLOWEST, "too slow"
+                assert len(str(error)) < 4000, "an error is a sentence that can be read"
+            assert time.process_time() - began < SLOWEST, "too slow"
+            assert _peak() - before < LARGEST, "too much memory"
 
         attempt()
 
