@@ -219,7 +219,9 @@ def test_killed_workers_cost_nothing_but_time(paths, caplog):
             found += made(loader, wanted[len(found) // 2 : len(found) // 2 + 2])
     data = data_of(paths)
     assert_same(found, [data.batch(request) for turn in wanted for request in turn])
-    assert [m.split(": ")[1] for m in caplog.messages] == ["going on with 1", "pictures are loaded in between"]
+    told = [m.split(": ")[1] for m in caplog.messages]
+    assert told[0] == "going on with 1"
+    assert told[1:] in ([], ["pictures are loaded in between"]), "nobody misses a worker that has done all its work"
 
 
 @linux
