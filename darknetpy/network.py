@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from darknetpy import ptfile
 from darknetpy.config import Cfg
 from darknetpy.errors import ConfigError, UsageError
 from darknetpy.layers import ForwardContext, Layer, Structure, TensorSpec, read_structure
+from darknetpy.passes import Pass, forward, last_use
 from darknetpy.weights import Block, Header, WeightsFile, read_weights, write_weights
 
 
@@ -53,14 +55,6 @@ def _initial(spec: TensorSpec) -> Tensor:
         return torch.full(spec.shape, float(numbers[0]))
     scale, mean = numbers
     return torch.empty(spec.shape).uniform_(-1.0, 1.0).mul_(scale).add_(mean)
-
-
-@dataclass
-class Pass:
-    """One forward pass. `outputs[i]` is None where no later layer needed it; `inputs` is what each head was given."""
-
-    outputs: list[Tensor | None]
-    inputs: dict[int, Tensor] = field(default_factory=dict)
 
 
 class Network(nn.Module):
@@ -118,7 +112,8 @@ class Network(nn.Module):
         self.time_steps = structure.time_steps
         self.slots = nn.ModuleList(LayerTensors(layer.tensors()) for layer in self.layers)
         self.states: list[dict] = [{} for _ in self.layers]
-        self._last_use = _last_use(self.layers)
+        self.last_use = last_use(self.layers)
+        self.checkpointing = False
         self._fused: list | None = None
         self.frozen_before = _frozen_before(self.layers) if structure.training else 0
 
@@ -128,6 +123,10 @@ class Network(nn.Module):
         """The tensors that layer `index` computes with: its own, or those of the layer it shares with."""
         shares = self.layers[index].shares
         return self.slots[index if shares is None else shares]
+
+    def tensors_for(self, index: int, fused: bool) -> Any:
+        """The tensors that a pass gives to layer `index`, with batch normalisation folded in or not."""
+        return self._fused[index] if fused and self._fused else self.tensors_of(index)
 
     def named_tensors(self) -> Iterator[tuple[Layer, TensorSpec, Tensor]]:
         """Every owned tensor with its layer and spec, in the order of a `.weights` file."""
@@ -269,30 +268,7 @@ class Network(nn.Module):
         self._check_input(x)
         if fused:
             self.fuse()
-        context = self._begin(x, context, fused)
-        result = Pass(context.outputs)
-        stop = self._no_gradient_up_to(context)
-        training, wants_grad = context.training, torch.is_grad_enabled()
-        for layer in self.layers:
-            i = layer.index
-            context.tensors = self._fused[i] if fused and self._fused else self.tensors_of(i)
-            context.state = self.states[i]
-            context.training = training and i >= self.frozen_before
-            if layer.is_head:
-                result.inputs[i] = x
-            if wants_grad and (i <= stop or layer.options.onlyforward):
-                with torch.no_grad():
-                    x = layer.forward(x, context)
-            else:
-                x = layer.forward(x, context)
-            context.outputs.append(x)
-            if layer.reuses_input and i:
-                context.outputs[i - 1] = x
-            if not keep_all:
-                for done in self._last_use[i]:
-                    context.outputs[done] = None
-        context.training = training
-        return result
+        return forward(self, x, self._begin(x, context, fused), keep_all)
 
     def forward(self, x: Tensor, context: ForwardContext | None = None) -> Pass:
         return self.run(x, context)
@@ -303,17 +279,6 @@ class Network(nn.Module):
         context.time_steps = self.time_steps
         context.net_h, context.net_w = (x.shape[2], x.shape[3]) if x.dim() == 4 else (self.net.height, self.net.width)
         return context
-
-    def _no_gradient_up_to(self, context: ForwardContext) -> int:
-        """Index of the last layer that gets no gradient: where `stopbackward` stops the backward pass, else -1."""
-        if not context.training:
-            return -1
-        active = (
-            layer.index
-            for layer in self.layers
-            if layer.options.stopbackward == 1 or layer.options.stopbackward > context.iteration
-        )
-        return max(active, default=-1)
 
     def _check_input(self, x: Tensor) -> None:
         channels = self.net.channels
@@ -350,22 +315,6 @@ def _block(layer: Layer) -> Block:
     names = {name for name, _ in loaded}
     passed_over = [spec.name for spec in layer.tensors() if spec.stored and spec.name not in names]
     return Block(layer.index, layer.type, loaded, passed_over)
-
-
-def _last_use(layers: list[Layer]) -> list[list[int]]:
-    """For each layer, the outputs that can be freed after it has run, because nobody later reads them."""
-    last = {layer.index: layer.index for layer in layers}
-    for layer in layers:
-        for source in [*layer.sources(), *([layer.index - 1] if layer.index else [])]:
-            last[source] = max(last[source], layer.index)
-    keep = {layer.index for layer in layers if layer.is_head}
-    final = [layer.index for layer in layers if layer.type != "cost"]
-    keep.update(final[-1:])
-    free: list[list[int]] = [[] for _ in layers]
-    for index, user in last.items():
-        if index not in keep:
-            free[user].append(index)
-    return free
 
 
 def _frozen_before(layers: list[Layer]) -> int:

@@ -34,11 +34,52 @@ def set_parity() -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def precision(device: str, amp: bool = False) -> AbstractContextManager:
-    """Context of the forward pass: float32, or bfloat16 autocast where asked for."""
-    if not amp:
-        return nullcontext()
-    return torch.autocast("cuda" if device.startswith("cuda") else "cpu", dtype=torch.bfloat16)
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a training computes.
+
+    Attributes:
+        precision: of convolutions and products, one of PRECISIONS; losses, statistics of batch normalisation, weights
+            and their updates are float32 in any case.
+        tf32: NVIDIA's shortened float32. benchmark: cuDNN times its algorithms for every new size (None: not).
+        deterministic: the same numbers on every run, where torch has such algorithms; it warns where not.
+        checkpointing: outputs of layers are computed a second time for the backward pass, instead of kept.
+    """
+
+    precision: str = "fp32"
+    tf32: bool = False
+    benchmark: bool | None = None
+    deterministic: bool = False
+    checkpointing: bool = False
+
+    def __post_init__(self):
+        if self.precision not in PRECISIONS:
+            raise UsageError("unknown precision", value=self.precision, remedy=f"use one of {', '.join(PRECISIONS)}")
+
+    @property
+    def mixed(self) -> bool:
+        """Whether two kinds of numbers are in use."""
+        return self.precision != "fp32"
+
+    def apply(self) -> None:
+        """Set torch's switches for this process."""
+        set_parity()
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tf32
+        torch.backends.cudnn.benchmark = bool(self.benchmark)
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.backends.cudnn.deterministic = True
+            torch.use_deterministic_algorithms(True, warn_only=True)
+
+    def forward(self, device: Any) -> AbstractContextManager:
+        """What a forward pass is made in."""
+        if not self.mixed:
+            return nullcontext()
+        kind = torch.bfloat16 if self.precision == "bf16" else torch.float16
+        return torch.autocast(torch.device(device).type, dtype=kind)
 
 
 def cpu_count() -> int:
@@ -257,6 +298,24 @@ def avoid_engines(step: int) -> str | None:
         cudnn.enabled = False
         return "cuDNN is switched off"
     return None
+
+
+def memory_to_have(device: str) -> float:
+    """Bytes of a device that this process can have, with those that torch keeps; no limit on a CPU."""
+    if not device.startswith("cuda"):
+        return float("inf")
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+
+
+def reserved_memory(device: str) -> int:
+    """Bytes that torch has taken of a device at most since `reset_peak`; 0 on a CPU."""
+    return torch.cuda.max_memory_reserved(device) if device.startswith("cuda") else 0
+
+
+def reset_peak(device: str) -> None:
+    """Measure a device's memory from here on."""
+    if device.startswith("cuda"):
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: str) -> int:

@@ -16,6 +16,7 @@ ROWS = [
     {"config", "images", "runtime"},
     {"layers", "weights"},
     {"ptfile"},
+    {"passes"},
     {"network"},
     {"losses", "parallel"},
     {"data", "inference", "export"},

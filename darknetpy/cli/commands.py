@@ -31,6 +31,7 @@ _TRAIN = (
     "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
     "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
     "cache_dir", "prefetch", "close_mosaic", "show_imgs", "ddp", "burn_in_single",
+    "nccl_debug", "subdivisions", "precision", "tf32", "cudnn_benchmark", "deterministic", "checkpointing",
     "max_restarts", "until", "tensorboard", "mjpeg_port", "bind", "sink",
     "gpu_share", "sync_bn", "sync_bn_stats", "check_replicas", "profile",
 )  # fmt: skip

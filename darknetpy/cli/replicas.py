@@ -7,6 +7,7 @@ import os
 import sys
 
 from darknetpy.cli.parse import Line
+from darknetpy.errors import warn
 
 
 def several(line: Line) -> list[str]:
@@ -48,7 +49,7 @@ def join(line: Line):
     """The replicas of this run and the device of this one. All but the main one fall silent."""
     from darknetpy.parallel import Single, choose_devices
     from darknetpy.parallel import join as meet
-    from darknetpy.parallel.launch import devices_differ, leave_with_launcher, own_device
+    from darknetpy.parallel.launch import devices_differ, leave_with_launcher, log_nccl, own_device
 
     devices = [] if "DARKNETPY_DEVICES" in os.environ else _chosen(line, choose_devices)
     if not _is_replica():
@@ -59,6 +60,9 @@ def join(line: Line):
         be_silent()
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         line.values["quiet"] = True
+    if (folder := line.get("nccl_debug")) is not None:
+        log_nccl(folder or "nccl")
+        warn(f"-nccl_debug: each replica on a GPU writes NCCL's log to {folder or 'nccl'}/rank*.log")
     flags = (bool(line.get("sync_bn")), bool(line.get("sync_bn_stats")))
     return meet(device, bool(line.get("ddp")), devices_differ(devices), line.get("gpu_share"), *flags), device
 

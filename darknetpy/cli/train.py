@@ -27,6 +27,8 @@ def train(line: Line, words: list[str]) -> int:
         be_silent()
     strict = bool(line.get("strict"))
     data = open_data(files["data"], strict)
+    if str(line.get("subdivisions") or "").isdecimal():
+        line.values["set"] = [*(line.get("set") or ()), f"net.subdivisions={line.get('subdivisions')}"]
     structure = lay_out(files["cfg"], line, training=True)
     check_trainable(structure)
     weights = files.get("weights")
@@ -69,6 +71,12 @@ def train(line: Line, words: list[str]) -> int:
         profile=line.get("profile"),
         check_replicas=bool(line.get("check_replicas")),
         show_details=bool(line.get("show_details")),
+        subdivisions=line.get("subdivisions"),
+        precision=line.get("precision"),
+        tf32=bool(line.get("tf32")),
+        cudnn_benchmark=None if line.get("cudnn_benchmark") is None else bool(line.get("cudnn_benchmark")),
+        deterministic=bool(line.get("deterministic")),
+        checkpointing=bool(line.get("checkpointing")),
         strict=strict,
         sinks=sinks(line) if replicas.main else [],
     )

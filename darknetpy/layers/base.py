@@ -173,6 +173,8 @@ class ForwardContext:
         sum_over_replicas: where replicas share their batch statistics, the sum of a tensor over all of them, with its
             gradient.
         probe: where training is observed, raw outputs of convolutions by layer, with their gradients retained.
+        mixed: convolutions give half precision; heads are given float32.
+        repeated: this pass was made before and is made again for its gradients: statistics stay as they are.
     """
 
     tensors: Any = None
@@ -194,6 +196,8 @@ class ForwardContext:
     subdivision: int = 0
     sum_over_replicas: Callable[[Tensor], Tensor] | None = None
     probe: dict | None = None
+    mixed: bool = False
+    repeated: bool = False
 
     def observe(self, index: int, y: Tensor) -> Tensor:
         """Note a value whose gradient is asked for."""
@@ -266,6 +270,8 @@ class Layer:
     shares: int | None = None
     """Index of the layer whose tensors this one uses instead of its own."""
     shared_by_others = False
+    remembers = False
+    """Keeps something beside its output: running it twice is not the same as running it once."""
     is_part = False
     """A sub-layer of a recurrent layer."""
 
@@ -277,6 +283,10 @@ class Layer:
         if self.options.dontloadscales:
             return [spec for spec in specs if spec.role not in ("scale", "mean", "variance")]
         return specs
+
+    def remembers_in(self, strict: bool) -> bool:
+        """Whether it remembers something; in strict training shared statistics do."""
+        return self.remembers or (strict and (self.shares is not None or self.shared_by_others))
 
     def after_read(self, arrays: dict, transpose: bool) -> dict:
         """Bring arrays read from a file (name -> numpy, of spec shape) into the layout of `tensors()`.

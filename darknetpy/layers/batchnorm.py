@@ -31,9 +31,9 @@ def batch_norm(layer: Layer, y, tensors: Any, context: ForwardContext):
     t = tensors
     training = context.training and not context.adversarial
     if training and layer.batch_normalize == 2:
-        return _cross_iteration(y, t, context)
+        return _cross_iteration(y.float() if context.mixed else y, t, context)
     if training and context.strict and _shares_buffers(layer, context):
-        return _shared_statistics(y, t)
+        return _shared_statistics(y.float() if context.mixed else y, t)
     return normalize(y, t, training, context)
 
 
@@ -41,10 +41,11 @@ def normalize(y, tensors: Any, training: bool, context: ForwardContext):
     """Batch normalisation of (B, C, ...) by statistics of the batch, of all replicas' batches, or the running ones."""
     t = tensors
     if training and context.sum_over_replicas is not None:
-        return _across_replicas(y, t, context.sum_over_replicas)
-    return torch.nn.functional.batch_norm(
-        y, t.rolling_mean, t.rolling_variance, t.scales, t.biases, training, BN_MOMENTUM, BN_EPSILON
-    )
+        return _across_replicas(y.float() if context.mixed else y, t, context.sum_over_replicas)
+    mean, variance = t.rolling_mean, t.rolling_variance
+    if training and context.repeated:
+        mean, variance = mean.clone(), variance.clone()
+    return torch.nn.functional.batch_norm(y, mean, variance, t.scales, t.biases, training, BN_MOMENTUM, BN_EPSILON)
 
 
 def _across_replicas(y, t, add_up: Callable):

@@ -67,6 +67,7 @@ class Convolutional(Layer):
         self.dilation = 1 if self.size == 1 else options.dilation
         self.pad = options.size // 2 if options.pad else options.padding
         self.batch_normalize = 2 if options.cbn else options.batch_normalize
+        self.remembers = self.batch_normalize == 2
         self.activation = known_activation(options.activation, context)
         self.try_fix_nan = bool(context.net.try_fix_nan)
         self.xnor, self.binary, self.blur = bool(options.xnor), bool(options.binary), options.antialiasing

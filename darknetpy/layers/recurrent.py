@@ -19,7 +19,7 @@ class Recurrent(Layer):
 
     parts: dict[str, Layer]
     """Sub-layers in file order."""
-    is_dense = True
+    is_dense = remembers = True
     keeps_state_in_training = False
 
     def tensors(self) -> list[TensorSpec]:

@@ -48,6 +48,8 @@ class Empty(Layer):
 class History(Layer):
     """The last `history_size` frames as channels, newest first (Darknet: `forward_history_layer`)."""
 
+    remembers = True
+
     @dataclass
     class Options(LayerOptions):
         history_size: int = key(4, "frames to remember", loud=True)

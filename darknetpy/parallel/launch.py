@@ -93,6 +93,13 @@ def environment(rank: int, count: int, port: int) -> dict[str, str]:
     }
 
 
+def log_nccl(folder: str) -> None:
+    """Let NCCL tell in files of `folder`, one for each replica, what it does; before it is used for the first time."""
+    os.makedirs(folder, exist_ok=True)
+    os.environ.setdefault("NCCL_DEBUG", "INFO")
+    os.environ["NCCL_DEBUG_FILE"] = os.path.join(folder, f"rank{os.environ.get(RANK, '0')}.%h.%p.log")
+
+
 def _forward(processes: Sequence[subprocess.Popen]):
     """Hand a signal on to the replicas, which save and end; a terminal has sent it to them already: it is the same."""
 

@@ -18,8 +18,10 @@ from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
 from darknetpy.parallel import Single
+from darknetpy.runtime import Policy
 from darknetpy.training.checkpoint import Checkpoints
 from darknetpy.training.events import Sink
+from darknetpy.training.fitting import with_subdivisions
 from darknetpy.training.measure import Measurement
 from darknetpy.training.plan import Stops
 from darknetpy.training.run import Recipe, run
@@ -58,6 +60,12 @@ def train(
     show_details: bool = False,
     strict: bool = False,
     overrides: Sequence[str] = (),
+    subdivisions: int | str | None = None,
+    precision: str = "fp32",
+    tf32: bool = False,
+    cudnn_benchmark: bool | None = None,
+    deterministic: bool = False,
+    checkpointing: bool = False,
     sinks: Sequence[Sink] | None = None,
 ) -> TrainResult:
     """Train a detector (what `detector train` calls).
@@ -79,17 +87,22 @@ def train(
         patience: evaluations without a better mAP after which to stop; hours: to stop after; stop_map: mAP to stop at.
         rehearse: try everything once before the first turn. profile: turns of which the profiler writes a trace;
         check_replicas: compare replicas after each synchronisation. overrides: `section[#n].key=value` words.
+        subdivisions: instead of the cfg's; "auto": the fewest whose mini-batch fits into the GPU's memory.
+        precision, tf32, cudnn_benchmark, deterministic, checkpointing: how to compute, see `runtime.Policy`.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
     """
     config = data if isinstance(data, DataConfig) else open_data(data, strict)
     structure = cfg if isinstance(cfg, Structure) else read_structure(cfg, strict, overrides)
     check_trainable(structure)
+    policy = Policy(precision, tf32, cudnn_benchmark, deterministic, checkpointing)
     names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
     paths = config.listed(config.train)
     require_one(paths, config.train)
+    if subdivisions is not None:
+        structure = with_subdivisions(structure, subdivisions, device, replicas or Single(), policy)
     net, options = structure.net, Augmentation.of(structure.net, structure.heads[-1])
     closes = net.max_batches - close_mosaic if close_mosaic > 0 else None
     settings = Settings(
@@ -112,7 +125,7 @@ def train(
     )  # fmt: skip
     return run(
         recipe, weights, clear=clear, device=device, replicas=replicas, workers=workers, prefetch=prefetch,
-        strict=strict, sinks=sinks,
+        strict=strict, sinks=sinks, policy=policy,
     )  # fmt: skip
 
 

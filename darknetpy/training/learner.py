@@ -7,7 +7,6 @@ network itself. Counters move as in Darknet: `seen` before each forward pass, `i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,53 +15,24 @@ from darknetpy.errors import UsageError
 from darknetpy.layers import ForwardContext
 from darknetpy.layers.trainable import BOX_HEADS
 from darknetpy.losses import HeadLoss, LossContext, head_loss, propagated
-from darknetpy.network import Network, Pass
+from darknetpy.network import Network
 from darknetpy.parallel import Single
 from darknetpy.parallel.shares import split
+from darknetpy.passes import Pass
+from darknetpy.runtime import Policy
 from darknetpy.training.compare import compare
 from darknetpy.training.ema import MovingAverage
 from darknetpy.training.optimizer import Optimizer
+from darknetpy.training.scale import LossScale
 from darknetpy.training.schedule import Schedule
 from darknetpy.training.similar import replace_similar_filters, similar_filters_due
 from darknetpy.training.tensors import copy_tensors, random_state, set_random_state
+from darknetpy.training.turn import MiniBatch, Turn, mean_loss
 
 TRUTH_SIZE = 6
 ADVERSARIAL_SHARE = 0.5
 AVERAGED_EVERY = 4
 """Iterations between two averagings of strict replicas."""
-
-
-@dataclass
-class MiniBatch:
-    """What one forward and backward pass gave.
-
-    Attributes:
-        cost: mean over the layers with a cost, a scalar tensor; heads: losses by layer.
-        outputs: by layer, with their gradients where all were kept; raw: outputs of convolutions before BN and bias.
-        rows: images in it.
-    """
-
-    cost: Tensor
-    heads: dict[int, HeadLoss]
-    outputs: list[Tensor | None]
-    rows: int
-    raw: dict[int, Tensor] = field(default_factory=dict)
-
-    def delta(self, index: int) -> Tensor | None:
-        """Darknet's delta of a layer, minus the gradient: of a convolution with respect to its raw output."""
-        if index in self.heads:
-            return self.heads[index].delta
-        tensor = self.raw.get(index, self.outputs[index])
-        return None if tensor is None or tensor.grad is None else -tensor.grad
-
-
-@dataclass
-class Turn:
-    """One turn: `loss` per image (scalar tensor, on the device), the rate of its update, the heads' statistics."""
-
-    loss: Tensor
-    rate: float
-    mini_batches: list[MiniBatch] = field(default_factory=list)
 
 
 class Learner:
@@ -72,6 +42,7 @@ class Learner:
         network: in training layout; `network.seen` sets the counters.
         strict: Darknet's quirks.
         replicas: those that train side by side; their number multiplies rate and iterations.
+        policy: how it computes.
 
     `splits` parts of each mini-batch are worked off one after the other where memory is short. `check` compares the
     replicas after each synchronisation. `num_boxes` is Darknet's value of that name, which its training command sets on
@@ -79,9 +50,13 @@ class Learner:
     resize and in a bare turn.
     """
 
-    def __init__(self, network: Network, strict: bool = False, replicas: Single | None = None):
+    def __init__(
+        self, network: Network, strict: bool = False, replicas: Single | None = None, policy: Policy | None = None
+    ):
         self.network, self.net, self.strict = network, network.net, strict
-        self.replicas = replicas or Single()
+        self.replicas, self.policy = replicas or Single(), policy or Policy()
+        self.scale = LossScale(self.policy.precision == "fp16", self.net.loss_scale)
+        network.checkpointing = self.policy.checkpointing
         if strict and self.replicas.shares:
             raise UsageError("-gpu_share does not go together with -strict")
         self.check = False
@@ -119,12 +94,14 @@ class Learner:
         A third tensor (sequences,) says which sequences begin anew: recurrent layers forget what they know of these.
         """
         done = []
+        self.scale.multiply(self.optimizer.held_gradients().values())
         for number, (x, truth, *fresh) in enumerate(mini_batches):
             for which in fresh:
                 self.network.forget(which)
             parts = self._parts(len(x))
             for part_x, part_truth in zip(x.chunk(parts), truth.chunk(parts), strict=True):
                 done.append(self.accumulate(part_x, part_truth, number))
+        self.scale.multiply(self.optimizer.gradients(), up=False)
         return done
 
     def _parts(self, rows: int) -> int:
@@ -145,7 +122,7 @@ class Learner:
             x = self._hide_objects(x, truth, subdivision)
         context = self._forward_context(truth, subdivision)
         context.probe = {} if keep_all else None
-        passed = self.network.run(x, context, keep_all=keep_all)
+        passed = self._run(x, context, keep_all)
         if keep_all:
             for output in passed.outputs:
                 if output.requires_grad:
@@ -155,6 +132,10 @@ class Learner:
         costs = [heads[layer.index].cost for layer in self.network.structure.heads if layer.has_cost]
         cost = torch.stack([c.reshape(()) for c in costs]).mean() if costs else x.new_zeros(())
         return MiniBatch(cost, heads, passed.outputs, len(x), context.probe or {})
+
+    def _run(self, x: Tensor, context: ForwardContext, keep_all: bool = False) -> Pass:
+        with self.policy.forward(self.network.device):
+            return self.network.run(x, context, keep_all=keep_all)
 
     def update(self, images: int | None = None) -> float:
         """One update of all weights from the gradients of so many images; returns the learning rate used.
@@ -173,6 +154,7 @@ class Learner:
             compare(self, "gradients")
         self.optimizer.step(rate, n, clock, images * self.schedule.sequence(clock))
         self.average.update(clock)
+        self.scale.count()
         if similar_filters_due(self.net, clock):
             replace_similar_filters(self.network, clock)
         self._count(clock, images)
@@ -264,7 +246,7 @@ class Learner:
         context.adversarial, context.sum_over_replicas = True, None
         remembered = self.network.states
         self.network.states = copy_tensors(remembered)
-        passed = self.network.run(x, context)
+        passed = self._run(x, context)
         self.network.states = remembered
         inputs, gradients = self._head_gradients(passed, self._head_losses(passed, empty, len(x), context))
         if not inputs:
@@ -275,7 +257,7 @@ class Learner:
             if gradient is not None:
                 bias.grad = gradient if bias.grad is None else bias.grad + gradient
         with torch.no_grad():
-            step = self.net.adversarial_lr * self.clock / max(1, self.net.max_batches)
+            step = self.net.adversarial_lr * self.clock / max(1, self.net.max_batches) / self.scale.factor
             changed = x if found[0] is None else (x - step * found[0]).clamp_(0, 1)
             if self.net.contrastive:
                 changed = torch.stack((changed[0::2], x[1::2]), 1).flatten(0, 1)
@@ -303,6 +285,7 @@ class Learner:
             seen=self.seen,
             num_boxes=self.num_boxes,
             subdivision=subdivision,
+            mixed=self.policy.mixed,
             sum_over_replicas=self.replicas.sum_through if self.replicas.sync_bn else None,
         )
 
@@ -339,7 +322,7 @@ class Learner:
         for layer in self.network.structure.heads:
             x = passed.inputs[layer.index]
             if x.requires_grad and not layer.options.onlyforward:
-                factor = propagated(layer, self.net)
+                factor = propagated(layer, self.net) * self.scale.factor
                 inputs.append(x)
                 delta = layer.to_input(heads[layer.index].delta)
                 gradients.append((delta * -factor).reshape(x.shape))
@@ -362,6 +345,7 @@ class Learner:
             "random": random_state(self.network.device),
             "counters": [self.seen, self.iteration, self.clock, self.num_boxes, self.splits],
             "factor": self.schedule.factor,
+            "scale": self.scale.state,
         }
 
     def load_state(self, state: dict) -> None:
@@ -378,8 +362,4 @@ class Learner:
         set_random_state(state["random"], device)
         self.seen, self.iteration, self.clock, self.num_boxes, self.splits = state["counters"]
         self.schedule.factor = state["factor"]
-
-
-def mean_loss(done: Sequence[MiniBatch]) -> Tensor:
-    """Loss per image of a turn, a scalar on the device."""
-    return torch.stack([mini.cost for mini in done]).sum() / sum(mini.rows for mini in done)
+        self.scale.load(state.get("scale"))

@@ -56,6 +56,16 @@ class Remedies:
                 raise DarknetpyError(f"{sentence}: no setting is left to try", remedy=REMEDIES[kind])
             self.events.emit(Recovered(f"{sentence}: {measure}", self.learner.iteration))
 
+    def lower_scale(self) -> bool:
+        """After gradients that are not finite: whether another scale of fp16 may help, which is set."""
+        if not self.learner.scale.lower():
+            return False
+        factor = self.learner.scale.factor * max(1.0, self.learner.net.loss_scale)
+        self.events.emit(
+            Recovered(f"fp16 gradients overflow: loss scale {factor:g} from here on", self.learner.iteration)
+        )
+        return True
+
     def _others(self, short: bool) -> str:
         """Who else is on the devices whose memory is short; complete at the main replica."""
         learner = self.learner
@@ -66,6 +76,10 @@ class Remedies:
             free_cached_memory()
             self.learner.splits *= 2
             return f"from here on each mini-batch is worked off in {self.learner.splits} parts"
+        if kind == "memory" and not self.learner.network.checkpointing and not self.learner.replicas.sync_bn:
+            free_cached_memory()
+            self.learner.network.checkpointing = True
+            return "from here on outputs of layers are computed twice instead of kept"
         return self._next_engine() if kind == "engine" else None
 
     def _next_engine(self, most: int = ENGINE_MEASURES) -> str | None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from darknetpy.data.batches import Batch, Source
 from darknetpy.data.loader import AHEAD, Loader
 from darknetpy.data.notes import summary
-from darknetpy.errors import DarknetpyError, WeightsError, warn
+from darknetpy.errors import DarknetpyError, UsageError, WeightsError, warn
 from darknetpy.layers import Structure
 from darknetpy.network import Network
 from darknetpy.parallel import Single
 from darknetpy.parallel.advice import risk
-from darknetpy.runtime import default_workers, host_arrays, seed_all, set_parity
+from darknetpy.runtime import Policy, default_workers, host_arrays, seed_all
 from darknetpy.training.checkpoint import Checkpoints, read_state
 from darknetpy.training.events import Events, Sink, default_sinks
 from darknetpy.training.learner import Learner
@@ -57,21 +57,24 @@ def run(
     prefetch: int = AHEAD,
     strict: bool = False,
     sinks: Sequence[Sink] | None = None,
+    policy: Policy | None = None,
 ) -> TrainResult:
     """Train by a recipe; see `training.train` for the arguments."""
     structure, checkpoints = recipe.structure, recipe.checkpoints
-    replicas = replicas or Single()
+    replicas, policy = replicas or Single(), policy or Policy()
+    if policy.checkpointing and replicas.sync_bn:
+        raise UsageError("-checkpointing does not go with -sync_bn", remedy="leave one of them out")
     with RunLock(checkpoints.folder, checkpoints.base) if replicas.main else nullcontext():
         if replicas.main:
             checkpoints.remove_leftovers()
         state = read_state(weights) if weights and not clear else None
         seed = recipe.settings.seed if state is None else state["run"]["seed"]
         settings = replace(recipe.settings, seed=seed)
-        set_parity()
+        policy.apply()
         seed_all(seed)
         network = _network(structure, weights if state is None else None, clear, device)
         replicas.wrap(network)
-        learner = Learner(network, strict, replicas)
+        learner = Learner(network, strict, replicas, policy)
         learner.check = settings.check_replicas
         if replicas.main and not weights and (sentence := risk(structure.net, replicas.size)):
             warn(sentence)

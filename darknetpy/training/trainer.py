@@ -195,6 +195,9 @@ class Trainer:
         done, (loss, gradient) = self.remedies.attempt(lambda: self._accumulate(batches), self.transaction.undo)
         finite = self.network.strict or math.isfinite(loss + gradient)
         mean, sound = self._agree(loss, finite, sum(mini.rows for mini in done))
+        if not sound and math.isfinite(mean) and self.remedies.lower_scale():
+            self.transaction.undo()
+            return self._train(batches)
         if not sound:
             self._skip(done, batches, finite)
             return None, mean
