@@ -224,6 +224,20 @@ def test_newer_devices_of_a_generation_and_ptx_run():
     assert [finding.level for finding in findings(facts)] == ["problem"]
 
 
+def test_old_drivers_tell_less(tmp_path, monkeypatch):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(
+        "#!/bin/sh\ncase $1 in\n*ecc*) echo 'Field \"ecc\" is not a valid field to query.'; exit 2;;\n"
+        "--query-gpu*) echo '0, Tesla K80, GPU-a, 390.1, 11441, 4';;\nesac\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    driver = doctor._driver()
+    text = str(next(sections("driver", {"driver": driver})))
+    assert "GPU 0         Tesla K80, 4 of 11441 MiB in use, PCIe ? x?, GPU-a" in text
+    assert findings(machine(driver=driver, torch__cuda__count=1)) == []
+
+
 def test_gpus_and_who_holds_them_are_shown(tmp_path, monkeypatch):
     """By the driver's own tool, without torch."""
     tool = tmp_path / "nvidia-smi"

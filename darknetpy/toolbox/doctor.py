@@ -27,6 +27,8 @@ GPU_FIELDS = (
     "index,name,uuid,driver_version,memory.total,memory.used,compute_mode,pcie.link.gen.current,"
     "pcie.link.width.current,mig.mode.current,ecc.errors.uncorrected.volatile.total"
 )
+OLD_FIELDS = "index,name,uuid,driver_version,memory.total,memory.used"
+"""Which drivers of any age tell."""
 VARIABLES = (
     "CUDA_", "NVIDIA_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTORCH_", "TORCH_", "NCCL_", "GLOO_", "OMP_",
     "MKL_", "KMP_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_", "QT_", "DISPLAY", "OPENCV_",
@@ -140,12 +142,7 @@ def _memory_limit() -> int | None:
 
 def _driver() -> dict[str, Any]:
     """What the driver says of GPUs, without torch."""
-    names = GPU_FIELDS.split(",")
-    rows = [
-        dict(zip(names, (part.strip() for part in line.split(",")), strict=False))
-        for line in nvidia_smi(f"--query-gpu={GPU_FIELDS}", "--format=csv,noheader,nounits").splitlines()
-    ]
-    gpus = [row for row in rows if len(row) == len(names)]
+    gpus = _gpus(GPU_FIELDS) or _gpus(OLD_FIELDS)
     links = [line.split() for line in nvidia_smi("topo", "-m").splitlines() if line.startswith("GPU")] if gpus else []
     return {
         "gpus": gpus,
@@ -153,6 +150,16 @@ def _driver() -> dict[str, Any]:
         "links": [row[1 : 1 + len(gpus)] for row in links],
         "present": bool(gpus) or os.path.exists("/proc/driver/nvidia/version"),
     }
+
+
+def _gpus(fields: str) -> list[dict[str, str]]:
+    """Each GPU's fields by name; [] where the driver does not know one of them."""
+    names = fields.split(",")
+    rows = [
+        dict(zip(names, (part.strip() for part in line.split(",")), strict=False))
+        for line in nvidia_smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits").splitlines()
+    ]
+    return [dict.fromkeys(GPU_FIELDS.split(","), "?") | row for row in rows if len(row) == len(names)]
 
 
 def _together(devices: list[str]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _limits(f: dict) -> tuple[str, list[tuple[str, str]]]:
 
 def _driver(f: dict) -> tuple[str, list[tuple[str, str]]]:
     if not f["gpus"]:
-        return "GPUs", [("driver", "no NVIDIA driver answers: everything runs on the CPU")]
+        return "GPUs", [("driver", "no NVIDIA driver answers (nvidia-smi)")]
     rows = [("driver", f["gpus"][0]["driver_version"])]
     for row in f["gpus"]:
         held = [p for p in f["processes"] if row["uuid"] and row["uuid"] in p["gpu"]]

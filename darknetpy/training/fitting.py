@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from copy import deepcopy
 
@@ -29,6 +30,7 @@ def with_subdivisions(
         if not device.startswith("cuda"):
             warn(f"-subdivisions auto looks at the memory of GPUs; on the CPU {structure.net.subdivisions} stay")
             return structure
+        policy.apply()
 
         def fit(count: int) -> bool:
             return not replicas.total(float(not fits(divided(structure, count), device, policy)))[0]
@@ -84,6 +86,7 @@ def fits(structure: Structure, device: str, policy: Policy) -> bool:
             raise
         return False
     finally:
+        gc.collect()  # gradients and what they belong to hold each other
         free_cached_memory()
 
 
