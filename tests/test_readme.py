@@ -42,6 +42,14 @@ def test_both_main_commands_set_everything_up() -> None:
     assert (TESTS.parent / ".ci" / "run").read_text().rstrip().split("\n")[-1].startswith("pytest")
 
 
+def test_the_settings_for_own_classes_fit_the_network_that_they_name() -> None:
+    from darknetpy.layers import read_structure
+
+    line = re.search(r"`-set (yolo\.classes[^`]+)`", README)[1]
+    structure = read_structure(TESTS.parent / "cfg/yolov4-tiny-custom.cfg", overrides=line.split(), batch=1).check()
+    assert [head.classes for head in structure.heads] == [2, 2]
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder in which the first command ran, shortened."""

@@ -132,6 +132,16 @@ def test_a_signal_in_the_middle_of_a_turn_undoes_it(place, monkeypatch):
     assert weights_of() == expected
 
 
+def test_a_run_stopped_before_its_first_iteration_writes_nothing(place, caplog, monkeypatch):
+    """Forgetting the weights and pressing Ctrl-C must not cost the checkpoint of an earlier run."""
+    run(sinks=[Interrupt(4)])
+    before = {path.name: path.read_bytes() for path in Path("backup").iterdir()}
+    monkeypatch.setattr(feed.Feed, "batches", lambda self: os.kill(os.getpid(), signal.SIGINT))
+    assert run().stopped == "SIGINT"
+    assert "stopped before its first iteration" in caplog.text
+    assert {path.name: path.read_bytes() for path in Path("backup").iterdir()} == before
+
+
 def test_a_request_to_save_saves_and_goes_on(place):
     log = Log()
     result = run(sinks=[Interrupt(5, signal.SIGUSR1), log])

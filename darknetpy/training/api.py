@@ -13,7 +13,7 @@ from darknetpy.data.loader import AHEAD
 from darknetpy.data.pictures import require_one
 from darknetpy.data.preview import Preview
 from darknetpy.data.sets import open_data
-from darknetpy.errors import DataError, MissingFileError
+from darknetpy.errors import DataError, MissingFileError, warn
 from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import check_trainable
 from darknetpy.network import Network
@@ -99,6 +99,9 @@ def train(
     names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
+    elif names and len(names) != structure.heads[-1].options.classes:
+        classes = structure.heads[-1].options.classes
+        warn(f"{config.names}: {len(names)} names, but classes={classes} in {structure.cfg.path}; make them equal")
     paths = config.listed(config.train)
     require_one(paths, config.train)
     if subdivisions is not None:

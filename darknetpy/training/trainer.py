@@ -118,6 +118,7 @@ class Trainer:
         if state is not None:
             self.load_state(replica_state(state["replicas"], self.replicas), state["run"])
         self.good: dict[str, Any] | None = None
+        self.first = learner.iteration
 
     def run(self) -> TrainResult:
         """Train to `max_batches`, or until something ends it; either way the weights are saved."""
@@ -328,7 +329,9 @@ class Trainer:
         if self.result.stopped not in GOING_ON:
             self.learner.synchronise()
             self.result.final = self.saver.named("final", self.network)
-        if self.result.stopped:
+        if self.result.stopped and self.learner.iteration == self.first:
+            warn(f"stopped before its first iteration ({self.result.stopped}): nothing is written")
+        elif self.result.stopped:
             path = self._save_last(self._averaged(), at_the_end=True)
             warn(f"stopped at iteration {self.learner.iteration} ({self.result.stopped}); go on with {path}")
         self.saver.finish()
