@@ -17,7 +17,6 @@ from darknetpy import runtime, training
 from darknetpy.cli.main import main
 from darknetpy.errors import DarknetpyError
 from darknetpy.network import Network
-from darknetpy.training import run as training_run
 from darknetpy.training.events import Recovered
 
 RETRIED = {"memory", "engine"}
@@ -144,10 +143,9 @@ def test_every_row_by_fault_injection(place, monkeypatch, capsys, engines, messa
 def test_measures_come_in_order_and_end(place, monkeypatch, engines):
     """cuDNN's timing off, cuDNN off, then the end in one sentence."""
     engines.enabled = True
-    monkeypatch.setattr(training_run, "set_parity", lambda: setattr(engines, "benchmark", True))
     failing(monkeypatch, "cuDNN error: CUDNN_STATUS_BAD_PARAM", {2, 3, 4})
     with pytest.raises(DarknetpyError, match="cuDNN refused a convolution: no setting is left to try"):
-        run()
+        run(cudnn_benchmark=True)
     assert not engines.benchmark and not engines.enabled
 
 
