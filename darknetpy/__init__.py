@@ -24,6 +24,7 @@ _WHERE = {
     "train_rnn": "darknetpy.training.text",
     "evaluate": "darknetpy.evaluation",
     "register": "darknetpy.layers",
+    "Policy": "darknetpy.runtime",
     "DarknetpyError": "darknetpy.errors",
 }
 _FIRST = dict.fromkeys(("train", "train_classifier", "train_rnn"), "darknetpy.reporting")

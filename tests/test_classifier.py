@@ -24,6 +24,7 @@ from darknetpy.errors import ConfigError
 from darknetpy.inference.classifier import Classifier
 from darknetpy.layers.tree import IGNORED, Tree
 from darknetpy.training.classifier import train_classifier
+from darknetpy.training.learner import Learner
 
 DIGITS = TESTS.parent / "data" / "digits"
 LEARNED = 0.5
@@ -342,3 +343,20 @@ def test_augmented_pictures_are_shown(pets):
     shown = list(Path("augmented").glob("aug_*.jpg"))
     assert len(shown) == 16
     assert cv2.imread(str(shown[0])).shape == (20, 20, 3)
+
+
+def test_how_to_compute_is_heeded(pets, monkeypatch, capsys):
+    """`-precision`, `-checkpointing` and `-subdivisions` reach the trainings of classifiers."""
+    seen = []
+
+    class Watched(Learner):
+        def __init__(self, network, *rest):
+            super().__init__(network, *rest)
+            seen.append((self.policy.precision, network.checkpointing, network.structure.net.subdivisions))
+
+    monkeypatch.setattr("darknetpy.training.run.Learner", Watched)
+    words = ["classifier", "train", "pets.data", "pets.cfg", "-quiet", "-nogpu", "-no_rehearsal"]
+    assert main([*words, "-precision", "bf16", "-checkpointing", "-subdivisions", "4"]) == 0
+    assert seen == [("bf16", True, 4)]
+    assert main([*words, "-subdivisions", "auto"]) == 1
+    assert "-subdivisions must be a number here" in capsys.readouterr().err

@@ -174,7 +174,7 @@ def test_half_precision_learns_nearly_the_same(place, precision):
     Path("tiny.cfg").write_text(DEEP)
     expected = losses(run())
     plain = final()
-    found = losses(run(precision=precision))
+    found = losses(run(policy=Policy(precision)))
     assert final() != plain, "nothing was computed in half precision"
     assert found == pytest.approx(expected, rel=0.05)
     one = learner("tiny.cfg", precision=precision)
@@ -223,16 +223,16 @@ def test_an_overflow_of_fp16_lowers_the_scale_and_repeats_the_turn(place):
             self.optimizer.gradients()[0].fill_(float("inf"))
         return done
 
-    plain = losses(run(precision="fp16"))
+    plain = losses(run(policy=Policy("fp16")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "accumulate_all", accumulate_all)
-        log = run(precision="fp16", until=4)
+        log = run(policy=Policy("fp16"), until=4)
     said = [event.message for event in log if isinstance(event, Recovered)]
     assert [re.search(r"overflow: loss scale (\d+)", text)[1] for text in said] == ["64", "32"]
     assert losses(log) == pytest.approx(plain[:4], rel=0.02)
     state = torch.load("backup/tiny_last.state.pt", weights_only=True)
     assert state["replicas"][0]["scale"] == [32.0, 2]
-    run(precision="fp16", weights="backup/tiny_last.weights")
+    run(policy=Policy("fp16"), weights="backup/tiny_last.weights")
 
 
 def test_the_scale_grows_again(monkeypatch):
@@ -253,7 +253,7 @@ def test_the_scale_grows_again(monkeypatch):
 
 def test_unknown_precision_is_one_sentence(place):
     with pytest.raises(UsageError, match=r"unknown precision \('fp8'\); use one of fp32, bf16, fp16"):
-        run(precision="fp8")
+        run(policy=Policy("fp8"))
 
 
 # --- subdivisions ----------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ def test_engines_are_avoided_step_by_step(place, monkeypatch, switches):
     run()
     expected = final()
     monkeypatch.setattr(Network, "run", failing)
-    said = [event.message for event in run(cudnn_benchmark=True) if isinstance(event, Recovered)]
+    said = [event.message for event in run(policy=Policy(benchmark=True)) if isinstance(event, Recovered)]
     assert ["timing of algorithms is switched off" in said[0], "cuDNN is switched off" in said[1]] == [True, True]
     assert final() == expected
 
@@ -340,7 +340,7 @@ def test_checkpointing_and_common_statistics_exclude_each_other(place):
     replicas = Single()
     replicas.sync_bn = True
     with pytest.raises(UsageError, match="-checkpointing does not go with -sync_bn"):
-        run(checkpointing=True, replicas=replicas)
+        run(policy=Policy(checkpointing=True), replicas=replicas)
 
 
 # --- logs of NCCL ----------------------------------------------------------------------------------------------------

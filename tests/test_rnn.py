@@ -257,3 +257,14 @@ def test_networks_that_are_not_for_texts(place, capfd) -> None:
         TextNetwork("rnn.cfg").read([127, 128])
     _, error = run(capfd, ["rnn", "train", "rnn.cfg", "-quiet"], 1)
     assert "Couldn't open file: data/shakespeare.txt" in error
+
+
+def test_how_to_compute_is_heeded(place, capfd) -> None:
+    """Other numbers of subdivisions are other numbers of symbols in a row; half precision is near, not equal."""
+    words = ["rnn", "train", cfg("lstm", 3), "-file", "text.txt", "-srand", "1", "-no_rehearsal", "-quiet"]
+    plain = LINE.findall(run(capfd, words)[1])
+    half = LINE.findall(run(capfd, [*words, "-precision", "bf16"])[1])
+    assert plain != half
+    for one, other in zip(plain, half, strict=True):
+        assert float(one[1]) == pytest.approx(float(other[1]), rel=0.05)
+    assert "-subdivisions must be a number here" in run(capfd, [*words, "-subdivisions", "auto"], 1)[1]

@@ -145,7 +145,7 @@ def test_measures_come_in_order_and_end(place, monkeypatch, engines):
     engines.enabled = True
     failing(monkeypatch, "cuDNN error: CUDNN_STATUS_BAD_PARAM", {2, 3, 4})
     with pytest.raises(DarknetpyError, match="cuDNN refused a convolution: no setting is left to try"):
-        run(cudnn_benchmark=True)
+        run(policy=runtime.Policy(benchmark=True))
     assert not engines.benchmark and not engines.enabled
 
 

@@ -11,8 +11,7 @@ from darknetpy.assets import locate
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
 from darknetpy.cli.detect import asked_paths, load_picture, remember_bad
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.cli.replicas import be_silent, join, several
-from darknetpy.cli.train import EXIT_STATUS, launch, share, sinks, starter
+from darknetpy.cli.training import devices_of, picture_options, refuse_auto, run, share
 from darknetpy.config.datafile import DataConfig, read_names
 from darknetpy.data.sets import open_data
 from darknetpy.errors import ImageError, MissingFileError, UsageError, warn
@@ -197,50 +196,26 @@ def train(line: Line, words: list[str]) -> int:
     files, data = _files(line, words, "classifier train")
     if data is None:
         raise UsageError("classifier train needs a .data file")
-    devices = several(line)
-    if devices:
-        be_silent()
+    refuse_auto(line)
+    devices = devices_of(line)
     structure = lay_out(files["cfg"], line, training=True)
     check_trainable(structure, TARGET_HEADS)
     if data.has("classes"):
         check_classes(structure, data.number("classes", 0))
     weights = files.get("weights")
-    if devices:
-        return launch(line, weights, data.backup, structure, devices)
 
-    from darknetpy.training.classifier import train_classifier
+    def task(**options):
+        from darknetpy.training.classifier import train_classifier
 
-    replicas, device = join(line)
-    line.again = starter(line, weights, data.backup, structure).again
-    show_table(structure, line)
-    if weights and replicas.main:
-        print(f"Loading weights from {weights}...", file=sys.stderr)
-    result = train_classifier(
-        data,
-        structure,
-        weights,
-        evaluate=bool(line.get("topk") or line.get("map")),
-        map_every=line.get("map_every"),
-        clear=bool(line.get("clear")),
-        device=device,
-        replicas=replicas,
-        until=line.get("until"),
-        seed=line.number("seed"),
-        workers=line.get("workers"),
-        cache=line.get("cache"),
-        cache_dir=line.get("cache_dir"),
-        prefetch=line.get("prefetch"),
-        close_mosaic=line.get("close_mosaic"),
-        show_imgs=bool(line.get("show_imgs")),
-        batch=line.get("batch", 0),
-        save_every=line.get("save_every", 1000),
-        patience=line.get("patience"),
-        hours=line.get("time"),
-        stop_accuracy=share(line.get("stop_map")),
-        rehearse=not line.get("no_rehearsal"),
-        profile=line.get("profile"),
-        check_replicas=bool(line.get("check_replicas")),
-        strict=bool(line.get("strict")),
-        sinks=sinks(line) if replicas.main else [],
-    )
-    return EXIT_STATUS.get(result.stopped, 0)
+        return train_classifier(
+            data,
+            structure,
+            weights,
+            evaluate=bool(line.get("topk") or line.get("map")),
+            save_every=line.get("save_every", 1000),
+            stop_accuracy=share(line.get("stop_map")),
+            **picture_options(line),
+            **options,
+        )
+
+    return run(line, structure, weights, data.backup, devices, task)

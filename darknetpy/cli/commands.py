@@ -27,15 +27,17 @@ class Command:
 
 _EVERY = ("strict", "set", "i", "nogpu", "quiet", "trace")
 _DETECT = ("gpus", "thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_show", "letter_box")
-_TRAIN = (
-    "gpus", "map", "map_every", "mAP_epochs", "thresh", "iou_thresh", "clear", "dont_show", "seed", "workers", "cache",
-    "batch", "save_every", "patience", "time", "stop_map", "no_rehearsal", "chart", "show_details",
-    "cache_dir", "prefetch", "close_mosaic", "show_imgs", "ddp", "burn_in_single",
-    "nccl_debug", "subdivisions", "precision", "tf32", "cudnn_benchmark", "deterministic", "checkpointing",
-    "max_restarts", "until", "tensorboard", "mjpeg_port", "bind", "sink",
-    "gpu_share", "sync_bn", "sync_bn_stats", "check_replicas", "profile",
+_RUN = (
+    "gpus", "ddp", "gpu_share", "sync_bn", "sync_bn_stats", "check_replicas", "burn_in_single", "max_restarts",
+    "nccl_debug", "profile", "subdivisions", "precision", "tf32", "cudnn_benchmark", "deterministic", "checkpointing",
+    "clear", "save_every", "time", "until", "no_rehearsal", "chart", "dont_show", "tensorboard", "mjpeg_port", "bind",
+    "sink",
 )  # fmt: skip
-_OF_DETECTORS = ("mAP_epochs", "thresh", "iou_thresh", "show_details")
+_ON_PICTURES = (
+    *_RUN, "map", "map_every", "seed", "workers", "cache", "cache_dir", "prefetch", "close_mosaic", "show_imgs",
+    "batch", "patience", "stop_map",
+)  # fmt: skip
+_TRAIN = (*_ON_PICTURES, "mAP_epochs", "thresh", "iou_thresh", "show_details")
 _DEMO = (
     "thresh", "nms", "hier", "ext_output", "dont_show", "letter_box", "batch", "c", "w", "h", "fps", "s", "avgframes",
     "benchmark", "dontdraw_bbox", "time_limit_sec", "out_filename", "prefix", "json_file_output", "json_port",
@@ -43,12 +45,8 @@ _DEMO = (
 )  # fmt: skip
 
 _VALID = ("t", "batch")
-_TRAIN_CLASSES = tuple(name for name in ("topk", *_TRAIN) if name not in _OF_DETECTORS)
-_RNN_TRAIN = (
-    "gpus", "ddp", "burn_in_single", "max_restarts",
-    "file", "tokenized", "srand", "clear", "save_every", "time", "until", "no_rehearsal", "chart", "dont_show", "sink",
-    "tensorboard",
-)  # fmt: skip
+_TRAIN_CLASSES = ("topk", *_ON_PICTURES)
+_RNN_TRAIN = (*_RUN, "file", "tokenized", "srand")
 _RNN = ("seed", "len", "temp", "srand", "tokens")
 
 COMMANDS = [

@@ -13,9 +13,12 @@ _ON_STDOUT = ("mini_batch = ", "nms_kind: ")
 
 
 def lay_out(cfg: str, line: Line, training: bool = False) -> Structure:
-    """Read a cfg with the command line's `-set` words and `-strict`."""
-    batch = None if training else 1
-    return read_structure(cfg, bool(line.get("strict")), line.get("set") or (), batch=batch).check()
+    """Read a cfg with the command line's `-set` words, `-strict`, and in training `-subdivisions N`."""
+    words, batch = list(line.get("set") or ()), 1
+    if training:
+        batch, count = None, str(line.get("subdivisions") or "")
+        words += [f"net.subdivisions={count}"] if count.isdecimal() else []
+    return read_structure(cfg, bool(line.get("strict")), words, batch=batch).check()
 
 
 def show_table(structure: Structure, line: Line) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.cli.replicas import be_silent, join, several
-from darknetpy.cli.train import EXIT_STATUS, launch, sinks, starter
+from darknetpy.cli.training import devices_of, refuse_auto, run
 from darknetpy.errors import UsageError
 from darknetpy.files import base_name
 from darknetpy.layers.trainable import TARGET_HEADS, check_trainable
@@ -31,40 +30,27 @@ def _files(words: list[str], command: str) -> dict[str, str]:
 def train(line: Line, words: list[str]) -> int:
     """`rnn train CFG [WEIGHTS] -file TEXT`: learn to foresee the next symbol."""
     files = _files(words, "train")
-    devices = several(line)
-    if devices:
-        be_silent()
+    refuse_auto(line)
+    devices = devices_of(line)
     structure = lay_out(files["cfg"], line, training=True)
     check_trainable(structure, TARGET_HEADS)
     weights = files.get("weights")
-    if devices:
-        return launch(line, weights, BACKUP, structure, devices)
 
-    from darknetpy.training.text import train_rnn
+    def task(**options):
+        from darknetpy.training.text import train_rnn
 
-    replicas, device = join(line)
-    line.again = starter(line, weights, BACKUP, structure).again
-    show_table(structure, line)
-    if weights and replicas.main:
-        print(f"Loading weights from {weights}...", file=sys.stderr)
-    result = train_rnn(
-        line.get("file"),
-        structure,
-        weights,
-        tokenized=bool(line.get("tokenized")),
-        clear=bool(line.get("clear")),
-        device=device,
-        replicas=replicas,
-        backup=BACKUP,
-        seed=line.get("srand", 0),
-        save_every=line.get("save_every", 1000),
-        hours=line.get("time"),
-        until=line.get("until"),
-        rehearse=not line.get("no_rehearsal"),
-        strict=bool(line.get("strict")),
-        sinks=sinks(line) if replicas.main else [],
-    )
-    return EXIT_STATUS.get(result.stopped, 0)
+        return train_rnn(
+            line.get("file"),
+            structure,
+            weights,
+            tokenized=bool(line.get("tokenized")),
+            backup=BACKUP,
+            seed=line.get("srand", 0),
+            save_every=line.get("save_every", 1000),
+            **options,
+        )
+
+    return run(line, structure, weights, BACKUP, devices, task)
 
 
 def _network(line: Line, words: list[str], command: str, temperature: float | None = None):

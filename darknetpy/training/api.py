@@ -61,11 +61,7 @@ def train(
     strict: bool = False,
     overrides: Sequence[str] = (),
     subdivisions: int | str | None = None,
-    precision: str = "fp32",
-    tf32: bool = False,
-    cudnn_benchmark: bool | None = None,
-    deterministic: bool = False,
-    checkpointing: bool = False,
+    policy: Policy | None = None,
     sinks: Sequence[Sink] | None = None,
 ) -> TrainResult:
     """Train a detector (what `detector train` calls).
@@ -88,14 +84,13 @@ def train(
         rehearse: try everything once before the first turn. profile: turns of which the profiler writes a trace;
         check_replicas: compare replicas after each synchronisation. overrides: `section[#n].key=value` words.
         subdivisions: instead of the cfg's; "auto": the fewest whose mini-batch fits into the GPU's memory.
-        precision, tf32, cudnn_benchmark, deterministic, checkpointing: how to compute, see `runtime.Policy`.
+        policy: how to compute: precision and the like.
 
     Raises DarknetpyError kinds for input that cannot be trained on, before anything is trained or written.
     """
     config = data if isinstance(data, DataConfig) else open_data(data, strict)
     structure = cfg if isinstance(cfg, Structure) else read_structure(cfg, strict, overrides)
     check_trainable(structure)
-    policy = Policy(precision, tf32, cudnn_benchmark, deterministic, checkpointing)
     names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
@@ -105,7 +100,7 @@ def train(
     paths = config.listed(config.train)
     require_one(paths, config.train)
     if subdivisions is not None:
-        structure = with_subdivisions(structure, subdivisions, device, replicas or Single(), policy)
+        structure = with_subdivisions(structure, subdivisions, device, replicas or Single(), policy or Policy())
     net, options = structure.net, Augmentation.of(structure.net, structure.heads[-1])
     closes = net.max_batches - close_mosaic if close_mosaic > 0 else None
     settings = Settings(

@@ -21,6 +21,7 @@ from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import TARGET_HEADS, check_classes, check_trainable
 from darknetpy.network import Network
 from darknetpy.parallel import Single
+from darknetpy.runtime import Policy
 from darknetpy.training.checkpoint import Checkpoints
 from darknetpy.training.events import Sink
 from darknetpy.training.measure import Measurement
@@ -61,6 +62,7 @@ def train_classifier(
     check_replicas: bool = False,
     strict: bool = False,
     overrides: Sequence[str] = (),
+    policy: Policy | None = None,
     sinks: Sequence[Sink] | None = None,
 ) -> TrainResult:
     """Train a classifier (what `classifier train` calls).
@@ -103,7 +105,7 @@ def train_classifier(
     )  # fmt: skip
     return run(
         recipe, weights, clear=clear, device=device, replicas=replicas, workers=workers, prefetch=prefetch,
-        strict=strict, sinks=sinks,
+        strict=strict, sinks=sinks, policy=policy,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from darknetpy.inference.text import check_symbolic
 from darknetpy.layers import Structure, read_structure
 from darknetpy.layers.trainable import TARGET_HEADS, check_trainable
 from darknetpy.parallel import Single
+from darknetpy.runtime import Policy
 from darknetpy.training.checkpoint import Checkpoints
 from darknetpy.training.events import Sink
 from darknetpy.training.plan import Stops
@@ -34,6 +35,9 @@ def train_rnn(
     rehearse: bool = True,
     strict: bool = False,
     overrides: Sequence[str] = (),
+    policy: Policy | None = None,
+    profile: int = 0,
+    check_replicas: bool = False,
     sinks: Sequence[Sink] | None = None,
 ) -> TrainResult:
     """Train a network to foresee the next symbol of a text (what `rnn train` calls).
@@ -49,13 +53,15 @@ def train_rnn(
     net = structure.net
     symbols = read_symbols(text, check_symbolic(structure), tokenized)
     settings = Settings(
-        seed=seed, save_every=save_every, rehearse=rehearse, stops=Stops(hours, iteration=until), task="rnn"
-    )
+        seed=seed, save_every=save_every, rehearse=rehearse, stops=Stops(hours, iteration=until), task="rnn",
+        profile=profile, check_replicas=check_replicas,
+    )  # fmt: skip
 
     def source(seed: int, replicas: int) -> TextData:
         return TextData(symbols, net.inputs, structure.time_steps, net.subdivisions, replicas, seed)
 
     recipe = Recipe(structure, Checkpoints(backup, structure.cfg.path), settings, source)
     return run(
-        recipe, weights, clear=clear, device=device, replicas=replicas, workers=0, strict=strict, sinks=sinks
+        recipe, weights, clear=clear, device=device, replicas=replicas, workers=0, strict=strict, sinks=sinks,
+        policy=policy,
     )  # fmt: skip
