@@ -13,7 +13,7 @@ from torch import Tensor
 from darknetpy.boxes import giou, iou
 from darknetpy.layers.constants import constant, whole
 from darknetpy.layers.gaussian import GaussianYolo
-from darknetpy.losses.anchors import Assignment, Delta, Places, assign, finite, usable
+from darknetpy.losses.anchors import Assignment, Places, assign, finite
 from darknetpy.losses.base import HeadLoss, LossContext, mean
 from darknetpy.losses.box import iou_gradient
 from darknetpy.losses.rules import (
@@ -42,17 +42,7 @@ def gaussian_loss(head: GaussianYolo, output: Tensor, truth: Tensor, context: Lo
         truth: (B, M, 6) rows x, y, w, h, class, track.
     """
     h, w = output.shape[2:]
-    s = Scene(
-        head,
-        output.view(len(output), head.n, -1, h, w),
-        head.decode_maps(output, context.net_w, context.net_h),
-        truth,
-        usable(truth, head.classes),
-        Delta(output, head.n, OBJECTNESS + 1 + head.classes),
-        context,
-        OBJECTNESS,
-        gaussian_box_delta,
-    )
+    s = Scene.of(head, output, truth, context, OBJECTNESS, gaussian_box_delta)
     preset = _background(s)
     pairs = assign(head, truth, s.ok, (w, h), context)
     pull_boxes(s, pairs)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from darknetpy.layers.constants import constant
 from darknetpy.layers.yolo import AnchorHead
-from darknetpy.losses.anchors import Assignment, Delta, Places, best_overlap, finite
+from darknetpy.losses.anchors import Assignment, Delta, Places, best_overlap, finite, usable
 from darknetpy.losses.base import LossContext, mapped
 
 MATCH_PROBABILITY = 0.25
@@ -37,6 +37,16 @@ class Scene:
     context: LossContext
     objectness: int
     box_delta: Callable[[Scene, Tensor, Tensor, Places], Tensor]
+
+    @classmethod
+    def of(
+        cls, head: AnchorHead, output: Tensor, truth: Tensor, context: LossContext, objectness: int, box_delta: Callable
+    ) -> Scene:
+        """That of an activated output (B, n (objectness + 1 + classes), H, W), with no delta yet."""
+        maps = output.view(len(output), head.n, -1, *output.shape[2:])
+        boxes = head.decode_maps(output, context.net_w, context.net_h)
+        delta = Delta(output, head.n, objectness + 1 + head.classes)
+        return cls(head, maps, boxes, truth, usable(truth, head.classes), delta, context, objectness, box_delta)
 
     @property
     def confidence(self) -> Tensor:

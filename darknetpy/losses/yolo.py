@@ -13,7 +13,7 @@ from torch import Tensor
 from darknetpy.boxes import giou, iou
 from darknetpy.layers.constants import constant, whole
 from darknetpy.layers.yolo import Yolo
-from darknetpy.losses.anchors import Assignment, Delta, Places, assign, ends, finite, rewritten, usable
+from darknetpy.losses.anchors import Assignment, Places, assign, ends, finite, rewritten
 from darknetpy.losses.base import HeadLoss, LossContext, counted, mean
 from darknetpy.losses.box import iou_gradient
 from darknetpy.losses.rejection import printed_rejection, reject
@@ -39,17 +39,7 @@ def yolo_loss(head: Yolo, output: Tensor, truth: Tensor, context: LossContext) -
         truth: (B, M, 6) rows x, y, w, h, class, track.
     """
     h, w = output.shape[2:]
-    s = Scene(
-        head,
-        output.view(len(output), head.n, -1, h, w),
-        head.decode_maps(output, context.net_w, context.net_h),
-        truth,
-        usable(truth, head.classes),
-        Delta(output, head.n, OBJECTNESS + 1 + head.classes),
-        context,
-        OBJECTNESS,
-        yolo_box_delta,
-    )
+    s = Scene.of(head, output, truth, context, OBJECTNESS, yolo_box_delta)
     preset = _background(s)
     pairs = assign(head, truth, s.ok, (w, h), context)
     measured = _objects(s, pairs, preset)
