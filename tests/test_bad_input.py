@@ -178,13 +178,21 @@ def test_names_must_match_classes_for_map(place, weights, capfd) -> None:
     [
         (6, 4, "batch=6 is not divisible by subdivisions=4; use subdivisions=3"),
         (2, 4, "batch=2 is less than subdivisions=4"),
-        (1, 1, "batch=1 cannot be trained with"),
     ],
 )
 def test_batch_arithmetic(place, capfd, batch, subdivisions, sentence) -> None:
     text = said(capfd, [*TRAIN, "-set", f"net.batch={batch}", f"net.subdivisions={subdivisions}"])
     assert sentence in text
     said(capfd, [*DETECT, "-set", f"net.batch={batch}", f"net.subdivisions={subdivisions}"], status=0)
+
+
+def test_the_block_for_testing_trains_with_a_warning(place, capfd) -> None:
+    """Darknet, and strict, refuses it."""
+    words = [*TRAIN, "-set", "net.batch=1", "net.subdivisions=1", "net.max_batches=6"]
+    assert "batch=1 is very small" in said(capfd, words, status=0)
+    trained = Network("tiny.cfg", "backup/tiny_final.weights")
+    assert all(torch.isfinite(tensor).all() for tensor in trained.state_dict().values())
+    assert "batch=1 cannot be trained with; use batch=64" in said(capfd, [*words, "-strict"])
 
 
 def test_names_shorter_than_classes_are_filled_up_in_test(place, weights, capfd) -> None:

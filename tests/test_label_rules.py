@@ -18,7 +18,7 @@ from darknetpy.data.combine import Slot, combine
 from darknetpy.data.detection import DetectionData, Request
 from darknetpy.data.draws import MOSAIC, Augmentation, Draws, draw
 from darknetpy.data.geometry import Crop
-from darknetpy.data.labels import Labels, labels_of
+from darknetpy.data.labels import Labels, labels_of, within
 from darknetpy.data.preview import Preview
 from darknetpy.data.truth import fill_truth
 from darknetpy.errors import DataError
@@ -76,6 +76,17 @@ def test_x_of_1_is_in_the_last_cell_and_beyond_1_is_wrong():
     np.testing.assert_allclose(rows[:, :4], [[0.95, 0.5, 0.1, 0.2]], atol=1e-6)
     assert not len(rows_of("0 1.2 .5 .2 .2\n"))
     assert lines("bad_label.list") == ["a.txt Wrong annotation: x = 0 or y = 0"]
+
+
+@pytest.mark.parametrize("centre", ["1.01 .5", "-.01 .5", ".5 1.05", ".5 -.2"])
+def test_a_centre_outside_the_picture_is_not_trained_on(place, centre):
+    """Darknet, and strict, clips what of the box is inside; an evaluation counts the box."""
+    Path("a.txt").write_text(f"0 {centre} .5 .5\n1 .5 .5 .2 .2\n")
+    assert within(labels_of("a.jpg")).classes.tolist() == [1]
+    x, y = map(float, centre.split())
+    assert lines("bad_label.list") == [f"a.txt Wrong annotation: x = {x:f}, y = {y:f}"]
+    assert len(labels_of("a.jpg")) == 2
+    assert len(rows_of(f"0 {centre} .5 .5\n1 .5 .5 .2 .2\n", strict=True)) == 2
 
 
 def test_a_truth_at_exactly_1_is_assigned_to_the_last_cell_by_the_loss(place):

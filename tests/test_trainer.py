@@ -18,7 +18,7 @@ from darknetpy.errors import DataError, WeightsError
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
 from darknetpy.training import feed, similar
-from darknetpy.training.events import Evaluated, Recovered, Resized, Saved, TurnDone
+from darknetpy.training.events import Evaluated, Recovered, Resized, Saved, Started, TurnDone
 from darknetpy.training.guard import Transaction
 from darknetpy.training.learner import Learner
 from darknetpy.training.measure import Measurement
@@ -495,6 +495,34 @@ def test_keys_of_net_train_and_go_on(place, key):
     assert all(np.isfinite(e.loss) for e in log.of(TurnDone))
     if key == "dynamic_minibatch=1":
         assert {event.batch for event in log.of(Resized)} > {2}
+
+
+def test_the_last_head_with_boxes_rules_a_network_that_ends_in_another(place, capfd):
+    """[contrastive] at the end: `random`, `jitter`, `max` and classes are those of [yolo], as in Darknet."""
+    body, head = AWKWARD.split("[convolutional]\nsize=1\n")
+    embedding = "[convolutional]\nsize=1\nfilters=12\nactivation=linear\n\n[route]\nlayers=-2\n\n"
+    last = "\nembedding_layer=4\n\n[route]\nlayers=4\n\n[contrastive]\nclasses=2\nyolo_layer=-2\n"
+    cfg = body.replace("burn_in", "contrastive=1\nburn_in") + embedding + "[convolutional]\nsize=1\n" + head + last
+    Path("pairs.cfg").write_text(cfg.replace("mosaic=1\n", ""))
+    log = Log()
+    run(8, cfg="pairs.cfg", evaluate=True, sinks=[log])
+    assert len({event.size for event in log.of(Resized)}) > 1
+    assert [kind for _, kind in log.of(Started)[0].heads] == ["yolo"]
+    assert len(log.of(Evaluated)) == 1
+    assert all(np.isfinite(event.loss) for event in log.of(TurnDone))
+
+
+def test_the_seed_draws_random_rates(place):
+    """`policy=random`; a run that goes on keeps its own seed."""
+
+    def rates(seed: int, until: int | None = None, weights: str | None = None) -> list[float]:
+        log = Log()
+        run(6, weights, sinks=[log], seed=seed, until=until, overrides=["net.policy=random", "net.burn_in=0"])
+        return [event.rate for event in log.of(TurnDone)]
+
+    one = rates(1)
+    assert one != rates(2)
+    assert rates(1, until=4) + rates(3, weights="backup/tiny_last.weights") == one
 
 
 def test_similar_filters_are_parted(place):

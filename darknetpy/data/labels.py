@@ -81,6 +81,18 @@ def _place(image: str, strict: bool) -> str:
     return path
 
 
+def within(labels: Labels) -> Labels:
+    """Without boxes whose centre lies outside the picture; each is said and noted in `bad_label.list`."""
+    centres = labels.boxes[:, :2]
+    outside = ((centres < 0) | (centres > 1)).any(1)
+    if not outside.any():
+        return labels
+    for x, y in centres[outside].tolist():
+        wrong_annotation(labels.path, f"x = {x:f}, y = {y:f}")
+    kept = ~outside
+    return Labels(labels.boxes[kept], labels.classes[kept], labels.tracks[kept], labels.path)
+
+
 def _report_long(labels: Labels) -> None:
     for axis, side in ((2, "w"), (3, "h")):
         for value in labels.boxes[labels.boxes[:, axis] > 1, axis].tolist():

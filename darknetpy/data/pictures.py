@@ -9,7 +9,7 @@ from itertools import chain, islice
 import numpy as np
 
 from darknetpy.data.cache import Cache
-from darknetpy.data.labels import Labels, labels_of
+from darknetpy.data.labels import Labels, labels_of, within
 from darknetpy.data.notes import BAD_IMAGES, append_line, say
 from darknetpy.data.sets import Annotations
 from darknetpy.errors import DataError, ImageError
@@ -76,6 +76,7 @@ class Pictures:
         labels = self._labels.get(index)
         if labels is None:
             labels = labels_of(self.paths[index], self.strict, self.annotations)
+            labels = labels if self.strict else within(labels)
             if len(self._labels) < MOST_LABELS:
                 self._labels[index] = labels
         return labels

@@ -66,7 +66,7 @@ def facts_of(network: Network, contents: str = RAW, names: Sequence[str] = ()) -
     net = network.net
     heads = tuple(
         {"type": head.type, "layer": head.index, "classes": head.options.classes, "anchors": own_anchors(head)}
-        for head in detection_heads(network)
+        for head in network.structure.detectors
     )
     text = network.structure.cfg.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return Facts(contents, text, tuple(names), net.width, net.height, net.channels, bool(net.letter_box), heads)
@@ -76,10 +76,6 @@ def own_anchors(head) -> list[float]:
     """The anchors that a head uses, width and height by turns."""
     mask = getattr(head, "mask", None) or range(getattr(head, "n", 0))
     return [side for k in mask for side in head.anchors[2 * k : 2 * k + 2]] if hasattr(head, "anchors") else []
-
-
-def detection_heads(network: Network) -> list:
-    return [head for head in network.structure.heads if hasattr(head, "decode")]
 
 
 class Exported(nn.Module):
@@ -97,7 +93,7 @@ class Exported(nn.Module):
         self.network, self.contents = network.train(False), contents
         self.train()
         self.network.fuse()
-        self.heads = detection_heads(network)
+        self.heads = network.structure.detectors
         if contents != RAW:
             bare = [head.type for head in self.heads if not hasattr(head, "decode_scores")]
             if bare or not self.heads:

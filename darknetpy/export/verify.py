@@ -12,7 +12,7 @@ import torch
 
 from darknetpy.config import parse_cfg
 from darknetpy.errors import MissingFileError, UsageError, WeightsError
-from darknetpy.export.module import BOXES, NMS, RAW, Exported, Facts, boxes_and_scores, detection_heads, facts_of
+from darknetpy.export.module import BOXES, NMS, RAW, Exported, Facts, boxes_and_scores, facts_of
 from darknetpy.export.onnx import MISSING
 from darknetpy.export.torchscript import FACTS
 from darknetpy.images import letterbox_image, load_image, resize_image
@@ -198,14 +198,14 @@ def _comparable(runner: Runner, batch: np.ndarray, other: str) -> dict[str, np.n
             "a file with suppression inside has no outputs to compare", remedy="compare its -outputs boxes"
         )
     if contents == RAW and other == BOXES:
-        heads = detection_heads(_structure_of(runner))
+        heads = _network_of(runner).structure.detectors
         raw = [torch.from_numpy(found[f"head_{head.index}"]) for head in heads]
         boxes, scores = boxes_and_scores(heads, raw, batch.shape[3], batch.shape[2])
         return {"boxes": boxes.numpy(), "scores": scores.numpy()}
     return found
 
 
-def _structure_of(runner: Runner) -> Network:
+def _network_of(runner: Runner) -> Network:
     if isinstance(runner, OfNetwork):
         return runner.module.network
     return Network(parse_cfg(runner.facts.cfg))

@@ -54,7 +54,7 @@ class Detector(PictureNetwork):
         overrides: Iterable[str] = (),
     ):
         super().__init__(cfg, weights, device, strict, overrides)
-        self.heads = [layer for layer in self.network.structure.heads if hasattr(layer, "decode")]
+        self.heads = self.network.structure.detectors
         if not self.heads:
             raise ConfigError("has no detection layer", file=self.network.structure.cfg.path)
         self.letter_box = bool(self.network.net.letter_box) if letter_box is None else letter_box

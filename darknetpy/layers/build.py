@@ -73,6 +73,16 @@ class Structure:
     def heads(self) -> list[Layer]:
         return [layer for layer in self.layers if layer.is_head]
 
+    @property
+    def detectors(self) -> list[Layer]:
+        """The heads that give boxes."""
+        return [head for head in self.heads if hasattr(head, "decode")]
+
+    @property
+    def leading_head(self) -> Layer:
+        """The head whose options rule a training: the last one with boxes, or else the last one."""
+        return (self.detectors or self.heads)[-1]
+
 
 def _host_outputs(layer: Layer) -> int:
     """Outputs before an antialiasing blur, which is what Darknet counts."""

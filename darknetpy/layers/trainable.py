@@ -35,7 +35,7 @@ def check_trainable(structure: Structure, heads: frozenset[str] = BOX_HEADS) -> 
             f"batch={net.batch} is not divisible by subdivisions={net.subdivisions}", file=cfg.path, line=line,
             remedy=f"use subdivisions={_divisor(net.batch, net.subdivisions)}",
         )  # fmt: skip
-    if net.images_per_update == 1 and boxes:
+    if net.images_per_update == 1 and boxes and structure.strict:
         raise ConfigError("batch=1 cannot be trained with", file=cfg.path, line=line, remedy="use batch=64")
     if net.images_per_update < FEW:
         warn(f"{cfg.path}, line {line}: batch={net.batch} is very small, batch=64 is usual")

@@ -94,14 +94,14 @@ def train(
     names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
-    elif names and len(names) != structure.heads[-1].options.classes:
-        classes = structure.heads[-1].options.classes
+    elif names and len(names) != structure.leading_head.options.classes:
+        classes = structure.leading_head.options.classes
         warn(f"{config.names}: {len(names)} names, but classes={classes} in {structure.cfg.path}; make them equal")
     paths = config.listed(config.train)
     require_one(paths, config.train)
     if subdivisions is not None:
         structure = with_subdivisions(structure, subdivisions, device, replicas or Single(), policy or Policy())
-    net, options = structure.net, Augmentation.of(structure.net, structure.heads[-1])
+    net, options = structure.net, Augmentation.of(structure.net, structure.leading_head)
     closes = net.max_batches - close_mosaic if close_mosaic > 0 else None
     settings = Settings(
         map_every, map_epochs, iou_thresh, seed,
@@ -128,7 +128,7 @@ def train(
 
 
 def _check_evaluation(config: DataConfig, structure: Structure, names: list[str]) -> None:
-    classes = structure.heads[-1].options.classes
+    classes = structure.leading_head.options.classes
     if len(names) != classes:
         raise DataError(
             f"{len(names)} names, but classes={classes} in {structure.cfg.path}", file=config.names,

@@ -22,7 +22,7 @@ class Feed:
 
     def __init__(self, loader: Loader, learner: Learner, seed: int):
         self.loader, self.learner, self.net, self.seed = loader, learner, learner.net, seed
-        random = getattr(learner.network.structure.heads[-1].options, "random", 0)
+        random = getattr(learner.network.structure.leading_head.options, "random", 0)
         self.sizes = Sizes(self.net.width, self.net.height, random, int(self.net.resize_step) or 32)
         self.size = (self.net.width, self.net.height)
         self.turns = 0

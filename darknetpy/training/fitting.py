@@ -93,10 +93,10 @@ def fits(structure: Structure, device: str, policy: Policy) -> bool:
 def _try(structure: Structure, device: torch.device, policy: Policy) -> None:
     learner = Learner(Network.from_structure(structure, device), structure.strict, policy=policy)
     net = structure.net
-    random = getattr(structure.heads[-1].options, "random", 0)
+    random = getattr(structure.leading_head.options, "random", 0)
     width, height = Sizes(net.width, net.height, random, int(net.resize_step) or 32).largest
     x = torch.zeros(net.mini_batch, net.channels, height, width, device=device)
-    truth = torch.zeros(net.mini_batch, getattr(structure.heads[-1].options, "max", 1), TRUTH_SIZE, device=device)
+    truth = torch.zeros(net.mini_batch, getattr(structure.leading_head.options, "max", 1), TRUTH_SIZE, device=device)
     truth[:, 0] = torch.tensor([0.5, 0.5, 0.3, 0.3, 0, 0])
     for _ in range(2):  # the second one has momentum
         learner.turn([(x, truth)])

@@ -30,7 +30,7 @@ def started(trainer: Trainer) -> Started:
         learning_rate=net.learning_rate,
         momentum=net.momentum,
         decay=net.decay,
-        heads=tuple((head.index, head.type) for head in trainer.network.structure.heads),
+        heads=tuple((head.index, head.type) for head in trainer.network.structure.detectors),
         save_every=trainer.saves.every,
         save_last=trainer.saves.every_last,
         max_chart_loss=net.max_chart_loss,

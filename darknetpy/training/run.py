@@ -75,7 +75,7 @@ def run(
         network = _network(structure, weights if state is None else None, clear, device)
         replicas.wrap(network)
         learner = Learner(network, strict, replicas, policy)
-        learner.check = settings.check_replicas
+        learner.check, learner.schedule.seed = settings.check_replicas, seed
         if replicas.main and not weights and (sentence := risk(structure.net, replicas.size)):
             warn(sentence)
         done = learner.iteration if state is None else state["replicas"][0]["counters"][1]

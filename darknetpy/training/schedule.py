@@ -6,6 +6,7 @@ import math
 import random
 
 from darknetpy.config import NetOptions
+from darknetpy.config.numbers import to_float32
 from darknetpy.errors import warn
 
 POLICIES = ("constant", "step", "steps", "exp", "poly", "random", "sigmoid", "sgdr")
@@ -65,7 +66,7 @@ class Schedule:
         return self.base * self.net.gamma**n
 
     def _poly(self, n: int) -> float:
-        left = 1 - n / max(1, self.net.max_batches)
+        left = to_float32(1 - to_float32(n / max(1, self.net.max_batches)))  # as Darknet, where few digits are left
         value = left**self.net.power
         return self.base * (value if isinstance(value, float) else math.nan)
 

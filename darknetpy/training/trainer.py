@@ -101,7 +101,7 @@ class Trainer:
         self.checkpoints, self.events, self.settings = checkpoints, events, settings
         self.network, self.net, self.replicas = learner.network, learner.net, learner.replicas
         self.device = self.network.device
-        head = self.network.structure.heads[-1].options
+        head = self.network.structure.leading_head.options
         self.feed = Feed(loader, learner, settings.seed)
         learner.num_boxes = getattr(head, "max", 0)
         self.saver, self.remedies = Saver(checkpoints, learner, events), Remedies(learner, events)

@@ -17,7 +17,7 @@ from darknetpy.training.learner import Learner
 from darknetpy.training.schedule import Schedule
 from tools.golden.common import UNSUPPORTED, Outcome, Places, Worst, inside, load_json, of_largest, relative
 
-RATE, DELTA, GRADIENT = 1e-5, 1e-4, 5e-4
+RATE, DELTA, GRADIENT = 1e-6, 1e-4, 5e-4
 STEPS = {1: 2e-5, 2: 5e-5, 5: 2e-4}
 LATE, FACTOR = 5e-4, 300
 EARLY_LOSS, LATE_LOSS, EARLY = 1e-3, 2e-2, 5
