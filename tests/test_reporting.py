@@ -272,6 +272,56 @@ def test_csv_forgets_iterations_that_are_undone(here):
     assert rows[4]["note"] == "back to iteration 5" and rows[5]["loss"] == "7"
 
 
+@pytest.fixture
+def room():
+    """Limits how far files may grow from now on, as a full disk does; None takes the limit away."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+
+    yield limit
+    limit(None)
+
+
+@pytest.mark.parametrize("end", ["turn", "finish"])
+def test_a_full_disk_costs_no_row_and_tears_none(here, room, caplog, end):
+    log = CsvLog()
+    events = Events([log])
+    for event in (started(), *(done(i) for i in range(1, 4))):
+        events.emit(event)
+    whole = Path("results.csv").stat().st_size
+    room(whole + 20)
+    for event in (done(4), evaluated(4, 0.5), done(5), Recovered("something", 5)):
+        events.emit(event)
+    assert [row["iteration"] for row in read("results.csv")] == list("12"), "the third is written again with the fourth"
+    room(None)
+    events.emit(done(6) if end == "turn" else Finished(5, False, 1.0))
+    rows = read("results.csv")
+    assert [row["iteration"] for row in rows] == list("123456" if end == "turn" else "12345")
+    assert (rows[3]["map"], rows[4]["note"]) == ("0.5", "something")
+    assert Path("results.csv").read_bytes().count(b"\r\n") == len(rows) + 1
+    assert [text for text in caplog.messages if "CsvLog" in text] == [
+        "CsvLog: [Errno 27] File too large; it is tried again"
+    ]
+    assert events.sinks == [log]
+
+
+def test_the_chart_waits_for_room(here, room, caplog):
+    chart = Chart()
+    events = Events([chart])
+    room(100)
+    for event in (started(max_batches=20), *(done(i, max_batches=20) for i in range(1, 12))):
+        events.emit(event)
+    assert not Path("chart_tiny-train.png").exists()
+    room(None)
+    for event in (*(done(i, max_batches=20) for i in range(12, 21)), Finished(20, False, 1.0)):
+        events.emit(event)
+    assert cv2.imread("chart_tiny-train.png") is not None
+    assert len([text for text in caplog.messages if "it is tried again" in text]) <= 1
+
+
 HISTORY = [
     {"iteration": i, "loss": 2.0, "avg_loss": 2.0, "rate": 0.00261, **({"map": i / 10} if i % 3 == 0 else {})}
     for i in range(1, 7)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from darknetpy.files import atomic_write
 from darknetpy.reporting.registry import sink
-from darknetpy.training.events import Evaluated, Event, Recovered, Started, TurnDone
+from darknetpy.training.events import Evaluated, Event, Finished, Recovered, Started, TurnDone
 
 COLUMNS = (
     "iteration", "loss", "avg_loss", "rate", "images", "seconds", "load_seconds", "sync_seconds", "width", "height",
@@ -21,13 +21,15 @@ _DIGITS = ".6g"
 
 @sink("csv")
 class CsvLog:
-    """Rows are written whole and flushed, so that a killed run leaves a readable file."""
+    """Rows are written whole and flushed, so that a killed run leaves a readable file. What a full disk refuses is
+    written with the next row."""
 
     def __init__(self, folder: str = "."):
         self.path = os.path.join(folder, NAME)
         self.note = ""
-        self.row: dict[str, str] = {}
-        self.offset = 0
+        self.rows: list[dict[str, str]] = []
+        """The last row, behind those that the disk refused."""
+        self.offset, self.written = 0, True
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
@@ -38,6 +40,12 @@ class CsvLog:
             self._recovered(event)
         elif isinstance(event, TurnDone):
             self._append(event)
+        elif isinstance(event, Finished) and not self.written:
+            self._write()
+
+    @property
+    def row(self) -> dict[str, str]:
+        return self.rows[-1] if self.rows else {}
 
     def resume(self, rows: Iterable[Mapping[str, float]]) -> None:
         """The run goes on after these iterations: what the file lacks of them is added, what is later goes away."""
@@ -54,9 +62,9 @@ class CsvLog:
             stream.write(",".join(COLUMNS).encode() + b"\r\n")
             for row in rows[:-1]:
                 stream.write(_line(row))
-            self.offset = stream.tell()
-            self.row = {"note": "", **rows[-1]} if rows else {}
-            stream.write(_line(self.row) if rows else b"")
+            offset, last = stream.tell(), [{"note": "", **row} for row in rows[-1:]]
+            stream.write(b"".join(map(_line, last)))
+        self.rows, self.offset, self.written = last, offset, True
 
     def _append(self, e: TurnDone) -> None:
         numbers = {
@@ -64,22 +72,23 @@ class CsvLog:
             "images": e.trained or e.images, "seconds": e.seconds, "load_seconds": e.load_seconds,
             "sync_seconds": e.sync_seconds, "width": e.size[0], "height": e.size[1], **e.losses, "best_map": e.best_map,
         }  # fmt: skip
-        self.row = {name: _text(value) for name, value in numbers.items()} | {"note": self.note}
-        self.note, self.offset = "", os.path.getsize(self.path)
+        self.rows.append({name: _text(value) for name, value in numbers.items()} | {"note": self.note})
+        self.note = ""
         self._write()
 
     def _measured(self, e: Evaluated) -> None:
         result = e.result
         numbers = {"map": result.map, "best_map": e.best_map}
         numbers |= {name: getattr(result, name, None) for name in ("precision", "recall", "f1")}
-        self.row |= {name: _text(value) for name, value in numbers.items()}
+        self.row.update({name: _text(value) for name, value in numbers.items()})
         if self._is_last(e.iteration):
             self._write()
 
     def _recovered(self, e: Recovered) -> None:
         """A note in the row of its iteration, or in the next one; rows of iterations that are undone go away."""
         if self.row and int(self.row["iteration"]) > e.iteration:
-            self._replace([row for row in read(self.path) if int(row["iteration"]) <= e.iteration])
+            rows = {row["iteration"]: row for row in [*read(self.path), *self.rows]}
+            self._replace([row for row in rows.values() if int(row["iteration"]) <= e.iteration])
         if self._is_last(e.iteration):
             self.row["note"] = "; ".join(filter(None, (self.row["note"], e.message)))
             self._write()
@@ -90,11 +99,18 @@ class CsvLog:
         return self.row.get("iteration") == str(iteration)
 
     def _write(self) -> None:
-        """The last row, over what there was of it."""
-        with open(self.path, "r+b") as stream:
-            stream.seek(self.offset)
-            stream.write(_line(self.row))
-            stream.truncate()
+        """The last row, over what there was of it, and those that it waited with."""
+        lines, self.written = [_line(row) for row in self.rows], False
+        try:
+            with open(self.path, "r+b") as stream:
+                stream.seek(self.offset)
+                stream.write(b"".join(lines))
+                stream.truncate()
+        except OSError:
+            os.truncate(self.path, self.offset)  # rather no row than half of one
+            raise
+        self.offset += sum(map(len, lines[:-1]))
+        self.rows, self.written = self.rows[-1:], True
 
 
 def _line(row: Mapping[str, str]) -> bytes:

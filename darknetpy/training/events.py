@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from darknetpy.errors import warn
+from darknetpy.errors import DataError, warn
 from darknetpy.evaluation import EvaluationResult
 
 
@@ -129,21 +129,28 @@ def default_sinks() -> list[Sink]:
 
 
 class Events:
-    """Hands events to sinks. A sink that fails is dropped with a warning; training never stops for it."""
+    """Hands events to sinks; training never stops for one. A sink that the disk or a network refuses something is kept,
+    and named once until it works again; any other failure is a fault of its own, and it is dropped."""
 
     def __init__(self, sinks: Iterable[Sink]):
         self.sinks = list(sinks)
+        self.refused: set[int] = set()
 
     def emit(self, event: Event) -> None:
         for sink in list(self.sinks):
             self._guarded(sink, lambda sink=sink: sink(event))
 
     def _guarded(self, sink: Sink, call: Callable[[], None]) -> None:
+        name = type(sink).__name__ if not hasattr(sink, "__name__") else sink.__name__
         try:
             call()
+            self.refused.discard(id(sink))
+        except (OSError, DataError) as error:
+            if id(sink) not in self.refused:
+                self.refused.add(id(sink))
+                warn(f"{name}: {error}; it is tried again")
         except Exception as error:  # whatever a sink does wrong, the run matters more
             self.sinks.remove(sink)
-            name = type(sink).__name__ if not hasattr(sink, "__name__") else sink.__name__
             warn(f"{name} failed and is switched off: {type(error).__name__}: {error}")
 
     def resume(self, rows: list[dict[str, float]]) -> None:
