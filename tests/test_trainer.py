@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -275,6 +276,24 @@ def test_a_non_finite_turn_is_undone_and_skipped(place, monkeypatch):
     assert "mini-batch 1, layer" in message and "[yolo]" in message and "img/" in message and "rate" in message
     assert len(log.of(TurnDone)) == 13
     assert weights_of() == expected
+
+
+def test_pictures_are_named_where_only_a_gradient_is_not_finite(place, monkeypatch):
+    original = Learner.accumulate_all
+
+    def accumulate_all(self, batches):
+        done = original(self, batches)
+        if self.iteration == 6:
+            self.optimizer.gradients()[-1].fill_(float("nan"))
+        return done
+
+    monkeypatch.setattr(Learner, "accumulate_all", accumulate_all)
+    log = Log()
+    run(8, sinks=[log], overrides=["net.mosaic=0", "net.batch=6", "net.subdivisions=1"])
+    assert re.search(
+        r"the gradient of layer 4 \[convolutional\] \w+, images (img/\d.png, ){3}img/\d.png and 2 more \(rate 0.001, ",
+        log.of(Recovered)[0].message,
+    )
 
 
 def test_an_undone_turn_leaves_statistics_and_random_numbers(place):

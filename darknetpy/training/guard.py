@@ -10,6 +10,9 @@ from torch import Tensor
 from darknetpy.training.learner import Learner, MiniBatch, mean_loss
 from darknetpy.training.tensors import copy_tensors, random_state, set_random_state
 
+SHOWN = 4
+"""Pictures that a sentence names."""
+
 
 class Transaction:
     """What a turn changes before its update: running statistics, recurrent state, random numbers, counters, gradients.
@@ -68,11 +71,17 @@ def diagnosis(learner: Learner, done: Sequence[MiniBatch], paths: Sequence[Seque
         for index, loss in mini.heads.items():
             if not (bool(torch.isfinite(loss.cost).all()) and bool(torch.isfinite(loss.delta).all())):
                 kind = learner.network.layers[index].type
-                named = paths[number] if number < len(paths) else ()
-                shown = ", ".join(named[:4]) + (f" and {len(named) - 4} more" if len(named) > 4 else "")
-                return f"mini-batch {number}, layer {index} [{kind}], images {shown}"
+                return f"mini-batch {number}, layer {index} [{kind}], {_images(paths[number : number + 1])}"
     for slot in learner.optimizer.slots:
         gradient = slot.tensor.grad
         if gradient is not None and not bool(torch.isfinite(gradient).all()):
-            return f"the gradient of layer {slot.layer.index} [{slot.layer.type}] {slot.spec.name}"
-    return "the sum of the losses"
+            place = f"layer {slot.layer.index} [{slot.layer.type}] {slot.spec.name}"
+            return f"the gradient of {place}, {_images(paths)}"
+    return f"the sum of the losses, {_images(paths)}"
+
+
+def _images(paths: Sequence[Sequence[str]]) -> str:
+    """The first few pictures of mini-batches."""
+    every = [path for part in paths for path in part]
+    more = f" and {len(every) - SHOWN} more" if len(every) > SHOWN else ""
+    return f"images {', '.join(every[:SHOWN])}{more}"
