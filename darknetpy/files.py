@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +19,11 @@ IMAGE_SUFFIXES = frozenset(
 
 @contextmanager
 def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
-    """Open a temporary file in the same folder; on success flush it and rename it to `path`, on failure remove it."""
-    name = os.fspath(path)
+    """Open a temporary file in the same folder; on success flush it and rename it to `path`, on failure remove it.
+
+    Raises DataError for what the file system refuses, also where a library hides that behind an error of its own.
+    """
+    name, outside = os.fspath(path), sys.exc_info()[1]
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(name)}.", dir=os.path.dirname(name) or ".")
     except OSError as error:
@@ -34,9 +38,18 @@ def atomic_write(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
     except BaseException as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise DataError(f"cannot be written: {error.strerror}", file=name) from error
+        if (refusal := _refusal(error, outside)) is not None:
+            raise DataError(f"cannot be written: {refusal.strerror}", file=name) from error
         raise
+
+
+def _refusal(error: BaseException | None, outside: BaseException | None) -> OSError | None:
+    """The OSError that an error is or followed from, within what was being handled `outside`."""
+    while error is not None and error is not outside:
+        if isinstance(error, OSError):
+            return error
+        error = error.__context__
+    return None
 
 
 def _umask() -> int:

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from darknetpy.errors import DataError
+from darknetpy.errors import DarknetpyError, DataError
 from darknetpy.network import Network
+from darknetpy.runtime import trouble_of
 from darknetpy.training.checkpoint import Checkpoints
 from darknetpy.training.events import Events, Recovered, Saved
 from darknetpy.training.learner import Learner
@@ -21,8 +22,8 @@ TRIES, PAUSE = 20, 3.0
 
 
 class Saver:
-    """Writes checkpoints and says so, where the replica is the main one. A full disk in the middle of a run is a
-    warning, not its end."""
+    """Writes checkpoints and says so, where the replica is the main one. A full disk or short memory in the middle of a
+    run is a warning, not its end."""
 
     def __init__(self, checkpoints: Checkpoints, learner: Learner, events: Events):
         self.checkpoints, self.learner, self.events = checkpoints, learner, events
@@ -82,10 +83,13 @@ class Saver:
             return True
         try:
             write()
-        except DataError as error:
+        except (DataError, OSError, RuntimeError, MemoryError) as error:
+            if not _passes(error):
+                raise
             if path not in self.refused:
                 self.refused.add(path)
-                self.events.emit(Recovered(f"{error}: tried again after each turn", self.learner.iteration))
+                text = error.message if isinstance(error, DataError) else f"cannot be written: {error}"
+                self.events.emit(Recovered(f"{path}: {text}: tried again after each turn", self.learner.iteration))
             if owe:
                 self.owed[path] = write
             return False
@@ -93,3 +97,11 @@ class Saver:
         self.refused.discard(path)
         self.events.emit(Saved(path, self.learner.iteration))
         return True
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a file may be written later that could not be written now."""
+    if isinstance(error, DarknetpyError | OSError):
+        return True
+    trouble = trouble_of(error)
+    return trouble is not None and trouble.kind == "memory"
