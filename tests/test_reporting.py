@@ -147,6 +147,18 @@ def test_last_accuracy_and_slow_loading_are_said(capsys):
     )
 
 
+@pytest.mark.parametrize("task", ["detector", "classifier"])
+def test_averaging_is_said_between_loading_and_the_loss(capsys, task):
+    """As `train_networks` prints it when it has called `sync_nets`."""
+    lines = DarknetLines()
+    lines(started(task=task))
+    capsys.readouterr()
+    tell(lines, done(4, averaged=True), done(6))
+    out = capsys.readouterr().out
+    assert out.startswith("Loaded: 0.010000 seconds\nSyncing... Done!\n")
+    assert out.count("Syncing") == 1 and "4" in out.splitlines()[2 if task == "classifier" else 3]
+
+
 def head_line(numbers: dict[str, float], cfg: str = "") -> list[str]:
     """What `printed` makes of the numbers of a mini-batch."""
     text = (

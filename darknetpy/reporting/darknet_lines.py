@@ -13,6 +13,7 @@ SLOW_LOADING = 0.1
 SAID_EVERY = 10
 """Iterations between two announcements of a classifier's evaluation."""
 CLEAR = "\x1b[H\x1b[J"
+SYNCHRONISED = "Syncing... Done!"
 
 
 class DetectorLines:
@@ -49,6 +50,8 @@ class DetectorLines:
         print(
             f"Loaded: {e.load_seconds:f} seconds" + (" - performance bottleneck on CPU or Disk HDD/SSD" if slow else "")
         )
+        if e.averaged:
+            print(SYNCHRONISED)
         if e.next_map is not None:
             print(f"\n (next mAP calculation at {e.next_map} iterations) ", end="")
             if e.map:
@@ -125,6 +128,8 @@ class ClassifierLines(DetectorLines):
 
     def turn(self, e: TurnDone) -> None:
         print(f"Loaded: {e.load_seconds:f} seconds")
+        if e.averaged:
+            print(SYNCHRONISED)
         if e.next_map is not None and e.iteration % SAID_EVERY == 0:
             name = self.metric.upper()
             last = f" Last accuracy {name} = {100 * e.map:2.2f} % \n" if e.map else ""

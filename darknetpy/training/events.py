@@ -41,7 +41,7 @@ class TurnDone:
     """One iteration is finished; an evaluation comes after it.
 
     `images` counts as Darknet prints it, `trained` those seen. `load_seconds` were spent waiting for pictures,
-    `seconds` training, of which `sync_seconds` waiting for other replicas.
+    `seconds` training, of which `sync_seconds` waiting for other replicas. `averaged`: so were their weights, after it.
     """
 
     iteration: int
@@ -62,6 +62,7 @@ class TurnDone:
     losses: dict[str, float] = field(default_factory=dict)
     trained: int = 0
     sync_seconds: float = 0.0
+    averaged: bool = False
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,9 @@ def past(trainer: Trainer) -> list[dict[str, float]]:
     return rows
 
 
-def turn_done(trainer: Trainer, turn: Turn, loss: float, seconds: float, load: float) -> TurnDone:
+def turn_done(
+    trainer: Trainer, turn: Turn, loss: float, seconds: float, load: float, averaged: bool = False
+) -> TurnDone:
     """One iteration is finished; `seconds` without those of loading."""
     learner, result, settings = trainer.learner, trainer.result, trainer.settings
     iteration = learner.iteration
@@ -75,6 +77,7 @@ def turn_done(trainer: Trainer, turn: Turn, loss: float, seconds: float, load: f
         details=_details(trainer, turn) if settings.show_details else (),
         losses=_losses_by_kind(turn),
         sync_seconds=min(seconds, learner.replicas.waited()),
+        averaged=averaged,
     )
 
 

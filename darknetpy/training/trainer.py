@@ -166,7 +166,8 @@ class Trainer:
         loaded = time.perf_counter()
         turn, loss = self._train(batches)
         self.feed.turns += 1
-        if turn is not None and self.learner.averaging_due(self.feed.turns):
+        averaged = turn is not None and self.learner.averaging_due(self.feed.turns)
+        if averaged:
             self.learner.synchronise(AVERAGED_EVERY)
         trained = time.perf_counter()
         if turn is None:
@@ -175,7 +176,7 @@ class Trainer:
         self.avg_loss = SMOOTHING * self.avg_loss + (1 - SMOOTHING) * loss
         iteration = self.learner.iteration
         self.curve.append((iteration, loss, self.avg_loss, turn.rate))
-        self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began))
+        self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began, averaged))
         if self.measurement and self.evaluations.due(iteration):
             self._evaluate(iteration)
             self.replicas.waited()
