@@ -114,7 +114,7 @@ class Trainer:
         )  # fmt: skip
         self.saves = SavePlan(learner.iteration, max(1, settings.save_every), max(1, settings.save_last))
         self.signals, self.transaction = Signals(immediate=self.replicas.size == 1), Transaction(learner)
-        self.ending, self.seconds = None, 0.0
+        self.ending, self.seconds, self.saving = None, 0.0, False
         if state is not None:
             self.load_state(replica_state(state["replicas"], self.replicas), state["run"])
         self.good: dict[str, Any] | None = None
@@ -219,7 +219,7 @@ class Trainer:
         )
         if replicas.size > 1:
             self.ending = next((name for name, count in zip(ENDING, ending, strict=True) if count), None)
-            self.seconds, signals.save = seconds, save > 0
+            self.seconds, self.saving = seconds, save > 0
         return total / images, not bad
 
     def _accumulate(self, batches: Sequence[Batch]) -> tuple[list[MiniBatch], list[float]]:
@@ -293,8 +293,8 @@ class Trainer:
             self.saver.average()
 
     def _save_on_request(self) -> None:
-        if self.signals.save:
-            self.signals.save = False
+        if self.saving if self.replicas.size > 1 else self.signals.save:
+            self.saving = self.signals.save = False
             self._save_last(self._averaged())
 
     def _save_last(self, network: Network, at_the_end: bool = False) -> str:
