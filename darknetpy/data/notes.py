@@ -1,7 +1,7 @@
 """What loading has to tell: sentences for the user, lines for `bad.list` and `bad_label.list`.
 
 Each is told once. A loader process neither writes to the screen nor to files: it collects its notes, which travel with
-the batch and are told by the process that asked for it.
+the batch and are told by the process that asked for it. Replicas hand theirs on to the main one.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ def collecting() -> Iterator[list[Note]]:
         yield _collected
     finally:
         _collected = before
+
+
+def take() -> list[Note]:
+    """What was collected in this context since it was last asked for; [] where notes are told at once."""
+    taken = list(_collected or ())
+    if taken:
+        _collected.clear()
+    return taken
 
 
 def tell(notes: Iterable[Note]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from darknetpy.data.batches import Batch, Source
 from darknetpy.data.loader import AHEAD, Loader
-from darknetpy.data.notes import summary
+from darknetpy.data.notes import collecting, summary
 from darknetpy.errors import DarknetpyError, UsageError, WeightsError, warn
 from darknetpy.layers import Structure
 from darknetpy.network import Network
@@ -64,7 +63,7 @@ def run(
     replicas, policy = replicas or Single(), policy or Policy()
     if policy.checkpointing and replicas.sync_bn:
         raise UsageError("-checkpointing does not go with -sync_bn", remedy="leave one of them out")
-    with RunLock(checkpoints.folder, checkpoints.base) if replicas.main else nullcontext():
+    with RunLock(checkpoints.folder, checkpoints.base) if replicas.main else collecting():
         if replicas.main:
             checkpoints.remove_leftovers()
         state = read_state(weights) if weights and not clear else None
