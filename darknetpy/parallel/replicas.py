@@ -13,18 +13,19 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from darknetpy.errors import UsageError
+from darknetpy.errors import DarknetpyError, UsageError
 from darknetpy.network import Network
 from darknetpy.parallel.shares import read_shares
+from darknetpy.runtime import trouble_of
 
 PATIENCE = timedelta(days=30)
 """Of collectives: who waits too long for a peer is ended by the launcher, not by a clock."""
@@ -32,6 +33,32 @@ BUCKET = 64 << 20
 """Bytes that are sent at once."""
 MARKS = 1024
 """Collectives on a device whose times wait to be read."""
+LOST = ("sticky", "link")
+"""Kinds of trouble after which a replica cannot work with the others any more."""
+T = TypeVar("T")
+
+
+class ReplicaFailed(RuntimeError):
+    """Some replica could not do its part, as all of them know."""
+
+
+def attempted(work: Callable[[], T]) -> tuple[T | None, str]:
+    """What `work` gives and "", or None and the reason why it failed. What the replica cannot go on after is raised."""
+    try:
+        return work(), ""
+    except (DarknetpyError, RuntimeError, MemoryError, OSError) as error:
+        trouble = None if isinstance(error, DarknetpyError) else trouble_of(error)
+        if trouble is not None and trouble.kind in LOST:
+            raise
+        return None, str(error) or type(error).__name__
+
+
+def first_reason(reasons: Sequence[str]) -> str:
+    """Why the first of the replicas that failed did so; "" where none did."""
+    failed = [(rank, reason) for rank, reason in enumerate(reasons) if reason]
+    if not failed or len(reasons) == 1:
+        return "".join(reason for _, reason in failed)
+    return "replica {}: {}".format(*failed[0])
 
 
 class Single:
@@ -85,6 +112,16 @@ class Single:
     def waited(self) -> float:
         """Seconds spent with the others since this was last asked; those of a device as far as they are over."""
         return 0.0
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        """What `work` gives here, once it has succeeded at all replicas; nobody may wait for another one in it.
+
+        Raises ReplicaFailed at all of them where it failed at one.
+        """
+        result, reason = attempted(work)
+        if self.total(float(bool(reason)))[0]:
+            raise ReplicaFailed(self.share(first_reason(self.gather(reason))))
+        return result
 
     def close(self) -> None:
         """The end of a run."""

@@ -159,12 +159,9 @@ class TopKMeasurement(Measurement):
             self.detector, images, self.labels, batch=batch, progress=self.replicas.main, replicas=self.replicas
         )
 
-    def _score(self, parts: list[tuple[list[int] | None, str]]) -> tuple[TopKResult | None, str]:
-        found = [part for part, _ in parts]
-        if any(part is None for part in found):
-            return None, next(text for _, text in parts if text)
+    def _score(self, found: list[list[int]]) -> TopKResult:
         count, size = sum(map(len, found)), len(found)
-        return TopKResult.of(self.top, [found[i % size][i // size] for i in range(count)]), ""
+        return TopKResult.of(self.top, [found[i % size][i // size] for i in range(count)])
 
     def _listed(self) -> EvaluationImages:
         return topk_images(self.data, self.detector)

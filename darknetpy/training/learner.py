@@ -198,12 +198,13 @@ class Learner:
     def snapshot(self) -> dict[str, Tensor]:
         """The network's tensors as they are measured and saved: averaged, with the first replica's statistics.
 
-        The training goes on with its own. Strict does not average for it.
+        The training goes on with its own. Strict does not average for it. Raises ReplicaFailed at all replicas where
+        one has no memory for it.
         """
         state = self.network.state_dict()
         if self.replicas.size == 1:
             return state
-        state = {name: tensor.clone() for name, tensor in state.items()}
+        state = self.replicas.agreed(lambda: {name: tensor.clone() for name, tensor in state.items()})
         averaged = {id(t) for t in self._averaged()} if not (self.strict or self.replicas.gradients) else set()
         if self.replicas.sync_statistics:
             averaged |= {id(t) for t in self._statistics()}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from darknetpy.config.datafile import DataConfig
 from darknetpy.data.evaluation import EvaluationImages
-from darknetpy.errors import DarknetpyError
 from darknetpy.evaluation import EvaluationResult, evaluation_images
 from darknetpy.evaluation.average_precision import score
 from darknetpy.evaluation.evaluator import collect, shared_out
@@ -17,12 +16,9 @@ from darknetpy.inference import Detector
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
 from darknetpy.parallel import Single
+from darknetpy.parallel.replicas import ReplicaFailed, attempted, first_reason
 from darknetpy.runtime import free_cached_memory
 from darknetpy.training.tensors import untouched_random
-
-
-class EvaluationFailed(RuntimeError):
-    """Some replica could not measure its share."""
 
 
 class Measurement:
@@ -46,44 +42,50 @@ class Measurement:
         self.detector = self._predictor(names)
         self._images: EvaluationImages | None = None
 
-    def __call__(self, snapshot: dict[str, Tensor], only: int | None = None) -> EvaluationResult:
-        """Measure the tensors of a snapshot (a network's `state_dict`), on the first `only` pictures or all.
+    def __call__(self, snapshot: Callable[[], dict[str, Tensor]], only: int | None = None) -> EvaluationResult:
+        """Measure the tensors that `snapshot` gives (a network's `state_dict`), on the first `only` pictures or all.
 
-        Each replica takes its share of the pictures, and all get the same result. What fails for want of memory or by
-        cuDNN, on whichever replica, is tried once more picture by picture. Raises EvaluationFailed at all of them.
+        Each replica takes its share of the pictures, and all get the same result. What fails on whichever replica is
+        tried once more picture by picture. Raises ReplicaFailed at all of them, or at one what it cannot go on after.
         """
         with untouched_random(self.network.device):
-            self.network.load_state_dict(snapshot)
-            self.network.train(False)
-            images = self._pictures(only)
             for batch in (self.batch, 1):
-                parts = shared_out(self.replicas, lambda batch=batch: self._collect(images, batch))
-                result, failure = self.replicas.share(self._score(parts) if self.replicas.main else None)
-                if result is not None:
-                    return result
+                try:
+                    return self._measured(snapshot(), only, batch)
+                except ReplicaFailed as error:
+                    reason = str(error)
                 free_cached_memory()
-            raise EvaluationFailed(failure)
+            raise ReplicaFailed(reason)
+
+    def _measured(self, tensors: dict[str, Tensor], only: int | None, batch: int) -> EvaluationResult:
+        parts = shared_out(self.replicas, lambda: attempted(lambda: self._collect(tensors, only, batch)))
+        mains = attempted(lambda: self._score_of_all(parts)) if self.replicas.main else None
+        result, reason = self.replicas.share(mains)
+        if reason:
+            raise ReplicaFailed(reason)
+        return result
 
     def _predictor(self, names: Sequence[str]) -> Detector:
         return Detector(self.network, names=names, strict=self.network.strict)
 
-    def _collect(self, images: EvaluationImages, batch: int) -> tuple[Matches | None, str]:
-        """What this replica found in its share, or why not."""
+    def _collect(self, tensors: dict[str, Tensor], only: int | None, batch: int) -> Matches:
+        """What this replica finds in its share."""
+        self.network.load_state_dict(tensors)
+        self.network.train(False)
         self.network.reset_state()
-        try:
-            return self._run(images, batch), ""
-        except (DarknetpyError, RuntimeError, MemoryError, OSError) as error:
-            return None, str(error) or type(error).__name__
+        return self._run(self._pictures(only), batch)
 
     def _run(self, images: EvaluationImages, batch: int) -> Matches:
         return collect(self.detector, images, batch, self.replicas.main, self.replicas)
 
-    def _score(self, parts: list[tuple[Matches | None, str]]) -> tuple[EvaluationResult | None, str]:
-        """The result of what all replicas found, or the first reason why there is none."""
-        found = [part for part, _ in parts]
-        if any(part is None for part in found):
-            return None, next(text for _, text in parts if text)
-        return score(found[0].merge(found[1:]), list(self.detector.names), self.iou_thresh, self.thresh, 0), ""
+    def _score_of_all(self, parts: list[tuple[Matches | None, str]]) -> EvaluationResult:
+        """The result of what all replicas found. Raises ReplicaFailed where one found nothing for some reason."""
+        if reason := first_reason([reason for _, reason in parts]):
+            raise ReplicaFailed(reason)
+        return self._score([found for found, _ in parts])
+
+    def _score(self, found: list[Matches]) -> EvaluationResult:
+        return score(found[0].merge(found[1:]), list(self.detector.names), self.iou_thresh, self.thresh, 0)
 
     def _listed(self) -> EvaluationImages:
         return evaluation_images(self.data, self.detector)

@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from darknetpy.errors import DarknetpyError, warn
+from darknetpy.errors import warn
 from darknetpy.network import Network
+from darknetpy.parallel.replicas import ReplicaFailed
 from darknetpy.runtime import peak_memory, total_memory
 from darknetpy.training.tensors import untouched_random
 
@@ -75,8 +76,8 @@ def _train(trainer: Trainer, width: int, height: int) -> None:
 def _evaluate(trainer: Trainer) -> None:
     """A few pictures; what fails here would only be skipped later, so it is said and the run begins all the same."""
     try:
-        trainer.measurement(trainer.network.state_dict(), PICTURES)
-    except (DarknetpyError, RuntimeError, OSError) as error:
+        trainer.measurement(trainer.network.state_dict, PICTURES)
+    except ReplicaFailed as error:
         warn(f"evaluations will fail: {error}")
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from darknetpy.data import notes
 from darknetpy.data.batches import Batch
 from darknetpy.data.loader import Loader
-from darknetpy.errors import DarknetpyError, warn
+from darknetpy.errors import warn
 from darknetpy.network import Network
+from darknetpy.parallel.replicas import ReplicaFailed
 from darknetpy.training import narrate
 from darknetpy.training.checkpoint import Checkpoints, is_finite, read_state, replica_state
 from darknetpy.training.events import Evaluated, Events, Finished, Recovered, Resized
@@ -106,8 +108,7 @@ class Trainer:
         learner.num_boxes = getattr(head, "max", 0)
         self.saver, self.remedies = Saver(checkpoints, learner, events), Remedies(learner, events)
         self.skipped, self.avg_loss = 0, -1.0
-        self.result = TrainResult(learner.iteration, -1.0)
-        self.left, self.curve = TimeLeft(), []
+        self.result, self.left, self.curve = TrainResult(learner.iteration, -1.0), TimeLeft(), []
         self.evaluations = EvaluationPlan(
             learner.iteration, self.net.burn_in, self.net.max_batches, len(loader.data), learner.images,
             settings.map_epochs, settings.map_every, settings.least_between, settings.first_evaluation,
@@ -117,8 +118,7 @@ class Trainer:
         self.ending, self.seconds, self.saving = None, 0.0, False
         if state is not None:
             self.load_state(replica_state(state["replicas"], self.replicas), state["run"])
-        self.good: dict[str, Any] | None = None
-        self.first = learner.iteration
+        self.good, self.first = None, learner.iteration
 
     def run(self) -> TrainResult:
         """Train to `max_batches`, or until something ends it; either way the weights are saved."""
@@ -178,6 +178,8 @@ class Trainer:
         self.curve.append((iteration, loss, self.avg_loss, turn.rate))
         self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began, averaged))
         if self.measurement and self.evaluations.due(iteration):
+            if not self._finite():
+                return
             self._evaluate(iteration)
             self.replicas.waited()
         self.left.update(time.perf_counter() - began, (self.net.max_batches - iteration) // self.replicas.size)
@@ -209,14 +211,16 @@ class Trainer:
         return Turn(torch.as_tensor(mean), rate, done), mean
 
     def _agree(self, loss: float, finite: bool, images: int) -> tuple[float, bool]:
-        """The mean loss over all images, and whether all came out finite; what signals and the clock say is settled
-        too."""
-        replicas, signals = self.replicas, self.signals
+        """The mean loss over all images, and whether all came out finite; what signals and the clock say and what there
+        is to tell of pictures is shared, too."""
+        replicas, signals, told = self.replicas, self.signals, notes.take()
         asked = [float(signals.ending == name) for name in ENDING]
         seconds = time.perf_counter() - self.began if replicas.main else 0.0
-        total, images, bad, save, seconds, *ending = replicas.total(
-            loss * images, images, float(not finite), float(signals.save), seconds, *asked
+        total, images, bad, save, seconds, news, *ending = replicas.total(
+            loss * images, images, float(not finite), float(signals.save), seconds, float(bool(told)), *asked
         )
+        for others in replicas.gather(told) if news else ():
+            notes.tell(others)
         if replicas.size > 1:
             self.ending = next((name for name, count in zip(ENDING, ending, strict=True) if count), None)
             self.seconds, self.saving = seconds, save > 0
@@ -246,8 +250,7 @@ class Trainer:
         self.transaction.undo()
         self.learner.skip()
         self.skipped += 1
-        where = " and ".join(places)
-        text = f"non-finite numbers in {where} (rate {rate:.3g}, loss_scale {self.net.loss_scale:g})"
+        text = f"non-finite numbers in {' and '.join(places)} (rate {rate:.3g}, loss_scale {self.net.loss_scale:g})"
         if self.skipped < MOST_SKIPPED:
             self.events.emit(Recovered(f"{text}: the turn is undone and skipped", self.learner.iteration))
             return
@@ -260,11 +263,11 @@ class Trainer:
         before = self.evaluations.before
         try:
             with self.signals.interruptible():
-                result = self.measurement(self.learner.snapshot())
+                result = self.measurement(self.learner.snapshot)
         except Interrupted:
             self.evaluations.last = before
             return
-        except (DarknetpyError, RuntimeError, OSError, MemoryError) as error:
+        except ReplicaFailed as error:
             self.events.emit(Recovered(f"the evaluation failed and is skipped: {error}", iteration))
             return
         best = self.result.best_map is None or result.map >= self.result.best_map
