@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import time
 import traceback
+from multiprocessing.connection import Connection
+from typing import Any
 
 from darknetpy.parallel import launch
+
+PRELOADED = ["torch", "cv2", "darknetpy.training", "darknetpy.reporting"]
+"""What processes have loaded when they begin."""
+PATIENCE = 120.0
+"""Seconds after which processes count as hanging."""
 
 
 def together(count: int, job, *arguments) -> list:
@@ -16,21 +24,36 @@ def together(count: int, job, *arguments) -> list:
     are those of `join`.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "cv2", "darknetpy.training"])
-    store, found = launch.meeting_point(), context.SimpleQueue()
+    context.set_forkserver_preload(PRELOADED)
+    store, pipes = launch.meeting_point(), [context.Pipe(duplex=False) for _ in range(count)]
     environments = [launch.environment(rank, count, store.port) for rank in range(count)]
-    processes = [context.Process(target=_replica, args=(e, job, arguments, found)) for e in environments]
-    for process in processes:
+    processes = [
+        context.Process(target=_replica, args=(environment, job, arguments, writer))
+        for environment, (_, writer) in zip(environments, pipes, strict=True)
+    ]
+    for process, (_, writer) in zip(processes, pipes, strict=True):
         process.start()
-    results = dict(found.get() for _ in processes)
+        writer.close()
+    end = time.monotonic() + PATIENCE
+    results = [_result(reader, end) for reader, _ in pipes]
+    failed = [text for ok, text in results if not ok]
     for process in processes:
+        if failed:
+            process.kill()
         process.join()
-    failed = [text for ok, text in results.values() if not ok]
     assert not failed, failed[0]
-    return [results[rank][1] for rank in range(count)]
+    return [result for _, result in results]
 
 
-def _replica(environment: dict, job, arguments, found) -> None:
+def _result(reader: Connection, end: float) -> tuple[bool, Any]:
+    """Whether a process came to its end in time and what it gives, or why not."""
+    try:
+        return reader.recv() if reader.poll(max(0.0, end - time.monotonic())) else (False, "a replica hangs")
+    except EOFError:
+        return False, "a replica died"
+
+
+def _replica(environment: dict, job, arguments, writer: Connection) -> None:
     import torch
 
     from darknetpy.parallel import join
@@ -41,6 +64,6 @@ def _replica(environment: dict, job, arguments, found) -> None:
         arguments, options = arguments[:-1], dict(arguments[-1])
         ours = {name: options.pop(name) for name in ("ddp", "shares", "sync_bn", "sync_statistics") if name in options}
         replicas = join("cpu", **ours)
-        found.put((replicas.rank, (True, job(replicas, *arguments, **options))))
+        writer.send((True, job(replicas, *arguments, **options)))
     except Exception:
-        found.put((int(environment["RANK"]), (False, traceback.format_exc())))
+        writer.send((False, traceback.format_exc()))
