@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,7 @@ def test_nothing_is_known_without_a_driver(smi, monkeypatch):
 
 # --- failures that only a new process mends --------------------------------------------------------------------------
 
+ILLEGAL = "CUDA error: an illegal memory access was encountered"
 WRAPPER = '''
 """Lets passes of the network fail, as often as a file says."""
 import importlib.abc, importlib.machinery, os, sys
@@ -227,7 +229,7 @@ def wrap(network):
         left = int(LEFT.read_text())
         if left and calls[0] > AFTER and os.environ.get("RANK", "0") == RANK:
             LEFT.write_text(str(left - 1))
-            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            raise {"broken": RuntimeError, "wrong": ValueError}[os.environ["KIND"]](os.environ["MESSAGE"])
         return original(self, *args, **kwargs)
 
     network.run = run
@@ -237,8 +239,9 @@ sys.meta_path.insert(0, Wrapping())
 '''
 
 
-def command(place: Path, failures: int, *words: str, victim: int = 0) -> tuple[int, str]:
-    """Status and output of a training on the CPU whose passes fail so often, each time after some turns."""
+def command(place: Path, failures: int, *words: str, victim: int = 0, kind: str = "broken") -> tuple[int, str]:
+    """Status and output of a training on the CPU whose passes fail so often, each time after some turns: the device is
+    `broken`, or the program `wrong`."""
     folder = place / "wrapper"
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(textwrap.dedent(WRAPPER))
@@ -246,7 +249,7 @@ def command(place: Path, failures: int, *words: str, victim: int = 0) -> tuple[i
     path = os.pathsep.join([str(folder), str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
     environment = {
         **os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "FAILURES": str(place / "failures"), "AFTER": "8",
-        "VICTIM": str(victim),
+        "VICTIM": str(victim), "KIND": kind, "MESSAGE": ILLEGAL if kind == "broken" else "a fault of the program",
     }  # fmt: skip
     flags = ("-nogpu", "-dont_show", "-no_rehearsal", "-workers", "0", "-quiet", "-set", "net.max_batches=24")
     line = [sys.executable, "-m", "darknetpy", "detector", "train", "obj.data", "tiny.cfg", *words, *flags]
@@ -269,6 +272,18 @@ def test_a_new_process_goes_on_where_a_broken_one_was(place, words, failures):
     assert re.findall(r"starting again \((\d) of 3\) from the last checkpoint", output) == ["1", "2"][:failures], output
     assert ("cuDNN is switched off" in output) == (failures == 2), "the second restart takes the next measure"
     assert (place / "backup/tiny_final.weights").read_bytes() == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_fault_of_the_program_ends_all_processes(place, victim):
+    """Within seconds, by the victim's traceback and nobody else's word; nothing is started again."""
+    status, output = command(place, 9, "-gpus", "0,1", victim=victim, kind="wrong")
+    assert time.time() - (place / "failures").stat().st_mtime < 30
+    assert status == 1
+    assert output.count("Traceback") == output.count("ValueError: a fault of the program") == 1, output
+    assert "darknetpy: " not in output and "starting again" not in output
+    assert int((place / "failures").read_text()) == 8
 
 
 @pytest.mark.slow
