@@ -24,8 +24,9 @@ KINDS = {
 class Fault:
     """A failure of `kind` (of KINDS, or `nan`) at an iteration, so many times in a row.
 
-    `place`: `turn` after its passes, `weights` after the update (`nan` only), `snapshot` and `evaluation` before the
-    copy and a pass, `state` as it is collected for a save, `save` before a file is complete.
+    `place`: `turn` after its passes (`nan`: in a gradient), `weights` after the update (`nan` only), `snapshot` and
+    `evaluation` before the copy and a pass (`nan`: in the pictures), `state` as it is collected for a save, `save`
+    before a file is complete.
     """
 
     kind: str
@@ -71,7 +72,8 @@ def install(faults: list[Fault], rank: int) -> None:
 
         return wrapped
 
-    accumulate_all, update, agreed = Learner.accumulate_all, Learner.update, Single.agreed
+    accumulate_all, update = Learner.accumulate_all, Learner.update
+    predict, agreed = Detector.predict, Single.agreed
 
     def passes(self, batches):
         now[0] = self.iteration + self.replicas.size
@@ -87,8 +89,11 @@ def install(faults: list[Fault], rank: int) -> None:
                 self.optimizer.slots[0].tensor.view(-1)[0] = float("inf")
         return rate
 
+    def predicted(self, batch, *args, **kwargs):
+        return predict(self, batch * float("nan") if happens("evaluation") else batch, *args, **kwargs)
+
     Learner.accumulate_all, Learner.update = passes, updated
     Learner.state = first("state", Learner.state)
     Single.agreed = lambda self, work: agreed(self, first("snapshot", work))
-    Detector.predict = first("evaluation", Detector.predict)
+    Detector.predict = predicted
     Checkpoints.save, Checkpoints.save_last = writing(Checkpoints.save), writing(Checkpoints.save_last)

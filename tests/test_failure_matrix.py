@@ -91,12 +91,14 @@ def test_what_is_tried_again_leaves_no_trace(place, ddp):
     failures = [
         Fault("refused", "turn", 0, 6),
         Fault("engine", "turn", 2, 9),
+        Fault("nan", "evaluation", 0, 3),
         Fault("memory", "evaluation", 2, 6),
         Fault("refused", "evaluation", 0, 9),
         Fault("memory", "evaluation", 0, 12, times=2),
         Fault("unsupported", "evaluation", 2, 15, times=2),
         Fault("memory", "snapshot", 2, 18, times=2),
         Fault("memory", "snapshot", 0, 21),
+        Fault("nan", "evaluation", 2, 24),
         Fault("full", "save", 0, 12, times=3),
         Fault("memory", "save", 0, 18),
     ]
