@@ -14,13 +14,16 @@ logger = logging.getLogger("darknetpy")
 
 _LONGEST = 1000
 
+Line = int | str
+"""Where a key of a cfg stands: a line of the file, or `-set ...`."""
+
 
 class DarknetpyError(Exception):
     """Base of every error that is the input's fault, not the program's.
 
     Args:
         message: what is wrong, without a final full stop.
-        file: the file it is about; line: 1-based line in it.
+        file: the file it is about; line: 1-based line in it, or the `-set` words that stand for one.
         value: the offending text, quoted in the sentence.
         remedy: what the reader can do, as an imperative clause.
     """
@@ -30,7 +33,7 @@ class DarknetpyError(Exception):
         message: str,
         *,
         file: str | os.PathLike | None = None,
-        line: int | None = None,
+        line: Line | None = None,
         value: object = None,
         remedy: str | None = None,
     ):
@@ -41,13 +44,18 @@ class DarknetpyError(Exception):
         """The one line a user reads."""
         place = ""
         if self.file is not None:
-            place = f"{os.fspath(self.file)}, line {self.line}: " if self.line else f"{os.fspath(self.file)}: "
+            place = f"{os.fspath(self.file)}, {at(self.line)}: " if self.line else f"{os.fspath(self.file)}: "
         value = f" ({self.value!r})" if self.value is not None else ""
         remedy = f"; {self.remedy}" if self.remedy else ""
         return f"{place}{_short(self.message)}{_short(value)}{remedy}"
 
     def __reduce__(self):
         return _rebuild, (type(self), self.message, self.file, self.line, self.value, self.remedy)
+
+
+def at(line: Line | None) -> str:
+    """A line as a sentence names it."""
+    return line if isinstance(line, str) else f"line {line}"
 
 
 def _short(text: str) -> str:

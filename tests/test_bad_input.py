@@ -195,6 +195,14 @@ def test_the_block_for_testing_trains_with_a_warning(place, capfd) -> None:
     assert "batch=1 cannot be trained with; use batch=64" in said(capfd, [*words, "-strict"])
 
 
+def test_a_remark_names_what_the_command_line_changed_and_comes_once(place, capfd) -> None:
+    text = said(capfd, [*TRAIN, "-set", "net.batch=2", "convolutional#2.filters=20"])
+    assert "tiny.cfg: layer 3, -set convolutional#2.filters=20: filters=20, needs 21 = (2+5)*3" in text
+    text = said(capfd, [*TRAIN, "-set", "net.batch=2"], status=0)
+    assert text.count("very small") == 1
+    assert "tiny.cfg, -set net.batch=2: batch=2 is very small" in text
+
+
 def test_names_shorter_than_classes_are_filled_up_in_test(place, weights, capfd) -> None:
     (place / "obj.names").write_text("only\n")
     text = said(

@@ -11,11 +11,11 @@ from darknetpy.assets import locate
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
 from darknetpy.cli.detect import asked_paths, load_picture, remember_bad
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.cli.training import devices_of, picture_options, refuse_auto, run, share
+from darknetpy.cli.training import check, devices_of, picture_options, refuse_auto, run, share
 from darknetpy.config.datafile import DataConfig, read_names
 from darknetpy.data.sets import open_data
 from darknetpy.errors import ImageError, MissingFileError, UsageError, warn
-from darknetpy.layers.trainable import TARGET_HEADS, check_classes, check_trainable
+from darknetpy.layers.trainable import TARGET_HEADS, check_classes
 
 TOP = 5
 """Guesses that `classify` shows."""
@@ -199,7 +199,7 @@ def train(line: Line, words: list[str]) -> int:
     refuse_auto(line)
     devices = devices_of(line)
     structure = lay_out(files["cfg"], line, training=True)
-    check_trainable(structure, TARGET_HEADS)
+    check(structure, TARGET_HEADS)
     if data.has("classes"):
         check_classes(structure, data.number("classes", 0))
     weights = files.get("weights")

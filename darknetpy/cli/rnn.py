@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.cli.training import devices_of, refuse_auto, run
+from darknetpy.cli.training import check, devices_of, refuse_auto, run
 from darknetpy.errors import UsageError
 from darknetpy.files import base_name
-from darknetpy.layers.trainable import TARGET_HEADS, check_trainable
+from darknetpy.layers.trainable import TARGET_HEADS
 
 BACKUP = "backup"
 SEED = "\n\n"
@@ -33,7 +33,7 @@ def train(line: Line, words: list[str]) -> int:
     refuse_auto(line)
     devices = devices_of(line)
     structure = lay_out(files["cfg"], line, training=True)
-    check_trainable(structure, TARGET_HEADS)
+    check(structure, TARGET_HEADS)
     weights = files.get("weights")
 
     def task(**options):

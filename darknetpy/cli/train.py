@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from darknetpy.cli.common import lay_out
 from darknetpy.cli.parse import Line, files_of
-from darknetpy.cli.training import devices_of, picture_options, run, share
+from darknetpy.cli.training import check, devices_of, picture_options, run, share
 from darknetpy.data.sets import open_data
 from darknetpy.errors import UsageError
-from darknetpy.layers.trainable import check_trainable
 
 
 def train(line: Line, words: list[str]) -> int:
@@ -18,7 +17,7 @@ def train(line: Line, words: list[str]) -> int:
     devices = devices_of(line)
     data = open_data(files["data"], bool(line.get("strict")))
     structure = lay_out(files["cfg"], line, training=True)
-    check_trainable(structure)
+    check(structure)
     weights = files.get("weights")
 
     def task(**options):

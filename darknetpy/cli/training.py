@@ -9,8 +9,9 @@ from darknetpy.cli.common import show_table
 from darknetpy.cli.parse import Line
 from darknetpy.cli.replicas import be_silent, join, several
 from darknetpy.config.numbers import atoi
-from darknetpy.errors import UsageError
+from darknetpy.errors import UsageError, silenced
 from darknetpy.layers import Structure
+from darknetpy.layers.trainable import BOX_HEADS, check_trainable
 
 EXIT_STATUS = {"SIGINT": 130, "SIGTERM": 143}
 """Tells a run that a signal ended from one that came to its end."""
@@ -22,6 +23,12 @@ def devices_of(line: Line) -> list[str]:
     if devices:
         be_silent()
     return devices
+
+
+def check(structure: Structure, heads: frozenset[str] = BOX_HEADS) -> None:
+    """Raise ConfigError for a network that cannot be trained; what the training only warns of, it says itself."""
+    with silenced():
+        check_trainable(structure, heads)
 
 
 def run(line: Line, structure: Structure, weights: str | None, backup: str, devices: list[str], task: Callable) -> int:

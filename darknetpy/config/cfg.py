@@ -12,11 +12,11 @@ import codecs
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from darknetpy.assets import locate
 from darknetpy.config.numbers import atoi
-from darknetpy.errors import ConfigError, MissingFileError, UsageError, warn
+from darknetpy.errors import ConfigError, Line, MissingFileError, UsageError, warn
 
 MAX_BYTES = 1 << 20
 """A cfg of more than this is something else: the largest network known has 150 kB."""
@@ -30,11 +30,11 @@ _OVERRIDE = re.compile(r"(?P<type>[A-Za-z_]\w*)(?:#(?P<n>\d+)|\[#?(?P<m>\d+)\])?
 
 @dataclass(frozen=True)
 class Option:
-    """One `key=value` line; `value` is None when the line has no `=`."""
+    """One `key=value` line, or `-set` words in its place; `value` is None when the line has no `=`."""
 
     key: str
     value: str | None
-    line: int
+    line: Line
 
 
 @dataclass
@@ -99,7 +99,7 @@ class Cfg:
                     remedy=f"it has {len(found)} [{wanted}] sections, counted from 0" if found else None,
                 )
             for section in chosen:
-                _set(section, match["key"], value)
+                _set(section, Option(match["key"], value, f"-set {word[:80]}"))
             self.text = self.written()
 
     def written(self) -> str:
@@ -111,12 +111,12 @@ class Cfg:
         return "\n".join(lines)
 
 
-def _set(section: Section, key: str, value: str) -> None:
+def _set(section: Section, new: Option) -> None:
     for i, option in enumerate(section.options):
-        if option.key == key:
-            section.options[i] = replace(option, value=value)
+        if option.key == new.key:
+            section.options[i] = new
             return
-    section.options.append(Option(key, value, section.line))
+    section.options.append(new)
 
 
 def read_cfg(

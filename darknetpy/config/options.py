@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from darknetpy.config.cfg import Option, Section
 from darknetpy.config.numbers import atof, atoi, to_float32
+from darknetpy.errors import Line
 
 T = TypeVar("T")
 
@@ -57,7 +58,7 @@ class Notes:
 
     defaults: list[tuple[str, str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
-    unused: list[tuple[str, str | None, int]] = field(default_factory=list)
+    unused: list[tuple[str, str | None, Line]] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
 
     def default(self, name: str, value: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from darknetpy.errors import warn
+from darknetpy.errors import at, warn
 from darknetpy.layers.gradients import replace_gradient
 from darknetpy.lazy import torch
 
@@ -142,7 +142,7 @@ def known_activation(name: str, context: BuildContext) -> str:
     if not context.strict and name not in context.said:
         context.said.add(name)
         line = context.line_of("activation")
-        warn(f"{context.path}, line {line}: activation={name[:60]} is unknown, relu is used instead of it")
+        warn(f"{context.path}, {at(line)}: activation={name[:60]} is unknown, relu is used instead of it")
     return "relu"
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from darknetpy.assets import locate
 from darknetpy.config import NetOptions, Notes, Option, Section, key, read_options
-from darknetpy.errors import ConfigError
+from darknetpy.errors import ConfigError, Line, at
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -103,9 +103,9 @@ class BuildContext:
     def error(self, message: str, remedy: str | None = None) -> ConfigError:
         """A ConfigError that names layer and line."""
         line = self.section.line if self.section else None
-        return ConfigError(f"layer {self.index}, line {line}: {message}", file=self.path, remedy=remedy)
+        return ConfigError(f"layer {self.index}, {at(line)}: {message}", file=self.path, remedy=remedy)
 
-    def line_of(self, name: str) -> int | None:
+    def line_of(self, name: str) -> Line | None:
         """The line on which a key of this section stands."""
         option = self.section.find(name) if self.section else None
         return option.line if option else None
@@ -122,7 +122,7 @@ class BuildContext:
         index = self.index + number if number < 0 else number
         line = self.line_of(what) or (self.section.line if self.section else None)
         return ConfigError(
-            f"layer {self.index}, line {line}: {what}={number} names layer {index}, which does not come before it",
+            f"layer {self.index}, {at(line)}: {what}={number} names layer {index}, which does not come before it",
             file=self.path,
             remedy=f"use 0 to {self.index - 1}, or -1 to -{self.index}" if self.index else None,
         )

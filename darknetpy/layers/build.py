@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from darknetpy.config import Cfg, NetOptions, Notes, Section, read_cfg, read_options
 from darknetpy.config.cfg import MAX_REMARKS
 from darknetpy.config.numbers import to_float32
-from darknetpy.errors import ConfigError, warn
+from darknetpy.errors import ConfigError, at, warn
 from darknetpy.layers import registry
 from darknetpy.layers.base import MAX_ELEMENTS, BuildContext, Layer, LayerOptions
 
@@ -197,9 +197,9 @@ def _report_unused(structure: Structure, section: str, notes: Notes) -> None:
         structure.unused += 1
         if structure.unused > MAX_REMARKS:
             if structure.unused == MAX_REMARKS + 1:
-                warn(f"{cfg.path}, line {line}: this and later lines that are not used are not listed")
+                warn(f"{cfg.path}, {at(line)}: this and later lines that are not used are not listed")
             return
         text = name[:60] if value is None else f"{name[:60]}={value[:60]}"
         guess = notes.nearest(name)
         hint = f"; did you mean {guess}=?" if guess else ""
-        warn(f"{cfg.path}, line {line}: {text} is not used by [{section}]{hint}")
+        warn(f"{cfg.path}, {at(line)}: {text} is not used by [{section}]{hint}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from darknetpy.errors import ConfigError, warn
+from darknetpy.errors import ConfigError, at, warn
 from darknetpy.layers.build import Structure
 
 BOX_HEADS = frozenset({"yolo", "Gaussian_yolo", "region"})
@@ -38,7 +38,7 @@ def check_trainable(structure: Structure, heads: frozenset[str] = BOX_HEADS) -> 
     if net.images_per_update == 1 and boxes and structure.strict:
         raise ConfigError("batch=1 cannot be trained with", file=cfg.path, line=line, remedy="use batch=64")
     if net.images_per_update < FEW:
-        warn(f"{cfg.path}, line {line}: batch={net.batch} is very small, batch=64 is usual")
+        warn(f"{cfg.path}, {at(line)}: batch={net.batch} is very small, batch=64 is usual")
     if net.max_batches < 1:
         raise ConfigError(
             "max_batches= is missing or 0", file=cfg.path, line=cfg.net.line, remedy="say how long to train"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from darknetpy.config import key
 from darknetpy.config.numbers import FLT_MAX, atoi
 from darknetpy.detections import Detections
-from darknetpy.errors import ConfigError
+from darknetpy.errors import ConfigError, at
 from darknetpy.layers.base import MAX_ANCHORS, BuildContext, Layer, LayerOptions
 from darknetpy.layers.constants import constant
 from darknetpy.layers.registry import register
@@ -109,7 +109,7 @@ class AnchorHead(Layer):
         if before is None or before.section is None:
             return context.error(f"the head needs {wanted} channels, the input has {self.c}")
         line = before.section.find("filters")
-        place = f"layer {before.index}, line {line.line if line else before.section.line}"
+        place = f"layer {before.index}, {at(line.line if line else before.section.line)}"
         what = f"filters={self.c}"
         if before.type != "convolutional":
             what = f"[{before.section.type}] gives {self.c} channels"
