@@ -46,6 +46,7 @@ _OPCODES = {
     "BINPERSID",
 }  # fmt: skip
 """The steps that torch.save writes for them."""
+STATE_DICT = "a whole model is code, which is not run: save its tensors, torch.save(model.state_dict(), ...)"
 _MARK, _ANY, _AGAIN = object(), object(), object()
 
 
@@ -78,7 +79,10 @@ def load_pt(path: str | os.PathLike) -> dict[str, Any]:
     name = os.fspath(path)
     content = load_plain(name, mapped=True)
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise WeightsError("is a PyTorch file, but not one of darknetpy's", file=name, remedy="convert it with export")
+        raise WeightsError(
+            "is a PyTorch file, but not one of darknetpy's", file=name,
+            remedy="`darknetpy export CFG FILE.pt OUT.weights` turns the tensors of a port of that cfg into weights",
+        )  # fmt: skip
     _check_content(name, content)
     return content
 
@@ -149,7 +153,7 @@ def _check_description(name: str, data: bytes, sizes: dict[str, int]) -> None:
             raise WeightsError(f"is no plain-tensor PyTorch file (step {count}: {kind})", file=name)
         if kind == "GLOBAL" and argument not in _NAMES:
             what = str(argument)[:80].replace(" ", ".")
-            raise WeightsError(f"is no plain-tensor PyTorch file: it names {what}", file=name)
+            raise WeightsError(f"is no plain-tensor PyTorch file: it names {what}", file=name, remedy=STATE_DICT)
         if kind == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
             if not (function in (_TENSOR, _PARAMETER) or (function == _EMPTY_DICT and arguments == ())):

@@ -144,6 +144,7 @@ def test_unreadable_images_in_a_list_are_passed_over(place, weights, capfd, monk
     assert "Cannot load image empty.jpg" in text
     assert "Cannot load image half.jpg" in text
     assert "img/0.png: Predicted in" in text
+    assert "2 of 3 images could not be read; bad.list has their names" in text
     assert (place / "bad.list").read_text().splitlines() == ["empty.jpg", "half.jpg"]
 
 
@@ -154,7 +155,11 @@ def test_unreadable_images_in_a_list_are_passed_over(place, weights, capfd, monk
         (["-map"], "train=list.txt\nvalid=no.txt\nnames=obj.names\n", "There is no no.txt file for mAP calculation"),
         (["-map"], "train=list.txt\nvalid=list.txt\nnames=three.names\n", "three.names: 3 names, but classes=2"),
         ([], "train=list.txt\nnames=obj.names\nbackup=obj.names/x\n", "obj.names/x: the folder cannot be written"),
-        ([], "train=no.txt\nnames=obj.names\nbackup=backup\n", "Couldn't open file: no.txt"),
+        (
+            [],
+            "train=no.txt\nnames=obj.names\nbackup=backup\n",
+            "Couldn't open file: no.txt; train= in obj.data names it",
+        ),
     ],
 )
 def test_a_run_that_would_fail_later_does_not_begin(place, capfd, words, data, sentence) -> None:

@@ -412,7 +412,8 @@ def test_overrides_that_meet_nothing(word: str, sentence: str) -> None:
 
 def test_an_override_with_a_wrong_key_is_said_with_its_words(caplog) -> None:
     lay_out(THREE, overrides=["conv#1.filter=9"])
-    assert caplog.messages == ["a.cfg, -set conv#1.filter=9: filter=9 is not used by [convolutional]; did you mean filters=?"]
+    said = "a.cfg, -set conv#1.filter=9: filter=9 is not used by [convolutional]; did you mean filters=?"
+    assert caplog.messages == [said]
 
 
 # --- the corpus --------------------------------------------------------------------------------------------------

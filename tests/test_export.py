@@ -184,6 +184,23 @@ def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["a.torchscript"]
 
 
+def test_a_name_that_cannot_be_written_is_said_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ours = network("yolov4-tiny.cfg")
+    ours.save_weights("a.weights")
+    cfg = str(ours.structure.cfg.path)
+    Path("folder.pt").mkdir()
+    for name, sentence in (
+        ("no/where/a.pt", "no/where/a.pt: cannot be written: there is no such folder; make it: mkdir -p no/where"),
+        ("a.tflite", "no format has the suffix .tflite ('a.tflite'); use .weights, .pt, "),
+        ("folder.pt", "folder.pt: cannot be written: it is a folder; name another file"),
+    ):
+        assert main(["export", cfg, "a.weights", name, "-quiet"]) == 1
+        error = capsys.readouterr().err
+        assert sentence in error and "Loading weights" not in error
+    assert sorted(os.listdir(".")) == ["a.weights", "folder.pt"]
+
+
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
@@ -223,7 +240,7 @@ def test_verify_tells_networks_apart(tmp_path, capsys):
     picture = str(tmp_path / "p.png")
     cv2.imwrite(picture, np.random.default_rng(0).integers(0, 255, (50, 70, 3), np.uint8))
     assert main(["verify", cfg, paths[0], str(tmp_path / "b.torchscript"), "-images", picture, picture]) == 0
-    assert "2 pictures: the same" in capsys.readouterr().out
+    assert "On 2 pictures they give the same" in capsys.readouterr().out
     assert main(["verify", cfg, paths[0]]) == 1
     assert main(["verify", str(tmp_path / "none.onnx"), paths[1]]) == 1
     (tmp_path / "bad.onnx").write_bytes(b"no model")

@@ -362,7 +362,10 @@ BAD = {
     "inf": (changed("0.biases", torch.full((4,), torch.inf)), "layer 0: 4 of 4 biases are inf or nan"),
     "nan": (changed("0.biases", torch.full((4,), torch.nan)), "layer 0: 4 of 4 biases are inf or nan"),
     "too large": (changed("0.biases", torch.full((4,), 1e300, dtype=torch.float64)), "4 of 4 biases are inf or nan"),
-    "no dict": ([1, 2], "is a PyTorch file, but not one of darknetpy's; convert it with export"),
+    "no dict": (
+        [1, 2],
+        "is a PyTorch file, but not one of darknetpy's; `darknetpy export CFG FILE.pt OUT.weights` turns",
+    ),
     "a tensor": (torch.zeros(3), "is a PyTorch file, but not one of darknetpy's"),
     "another format": ({**good(), "format": "x"}, "is a PyTorch file, but not one of darknetpy's"),
     "tensors is a list": (changed("tensors", [torch.zeros(1)]), "with parts missing or damaged"),

@@ -102,7 +102,7 @@ def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) 
 
     out = line.get("out") if replicas.main else None
     alone = replicas.size == 1
-    paths = asked_paths(image, prompt=alone)
+    paths, asked, failed = asked_paths(image, prompt=alone), 0, 0
     with JsonWriter(out) if out else nullcontext() as writer:
         while True:
             round_ = list(islice(paths, 1 if alone else ROUND * replicas.size)) if replicas.main else None
@@ -117,9 +117,13 @@ def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) 
             for number in range(len(round_) if replicas.main else 0):
                 if not alone:
                     print(PROMPT, end="")
-                _tell(line, detector, parts[number % replicas.size][number // replicas.size], writer)
+                looked = parts[number % replicas.size][number // replicas.size]
+                asked, failed = asked + 1, failed + bool(looked.error)
+                _tell(line, detector, looked, writer)
     if not alone:
         print(PROMPT, end="", flush=True)
+    if failed:
+        warn(f"{failed} of {asked} images could not be read; bad.list has their names")
 
 
 def asked_paths(image: str | None, prompt: bool) -> Iterator[str]:

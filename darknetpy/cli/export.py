@@ -23,17 +23,18 @@ def export(line: Line, words: list[str]) -> int:
     structure = lay_out(files["cfg"], line)
     show_table(structure, line)
 
-    from darknetpy.export import Options, export_file
+    from darknetpy.export import Options, export_file, format_of
     from darknetpy.export.wild import is_foreign, read_foreign
     from darknetpy.network import Network
     from darknetpy.ptfile import is_pt
 
+    contents = "nms" if "nms" in line.values else line.get("outputs")
+    format_of(words[2], contents)
     network = Network.from_structure(structure)
     if is_pt(files["weights"]) and is_foreign(files["weights"]):
         _show_matches(read_foreign(network, files["weights"]))
     else:
         load_weights(network, files["weights"])
-    contents = "nms" if "nms" in line.values else line.get("outputs")
     options = Options(contents, names, bool(line.get("dynamic_size")), line.get("thresh", 0.25), line.get("nms", 0.45))
     comparison = export_file(network, words[2], options)
     if comparison is not None:
@@ -60,11 +61,11 @@ def verify(line: Line, words: list[str]) -> int:
         (row.name, "x".join(map(str, row.shape)), f"{row.absolute:.3g}", f"{row.relative:.3g}") for row in result.rows
     ]
     print(tabulate(rows, headers=["output", "shape", "largest difference", "of 1 + its size"]))
-    what = f"{result.pictures} {'pictures' if images else 'random pictures'}"
+    pictures = f"{result.pictures} {'pictures' if images else 'random pictures'}"
     a, b = result.detections
     if max(a, b):
         print(f"scores above .25: {a} and {b}")
-    print(f"{what}: {'the same' if result.same else 'NOT the same'}")
+    print(f"On {pictures} they give {'the same' if result.same else 'NOT the same'}")
     return 0 if result.same else 1
 
 

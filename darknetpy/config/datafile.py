@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,21 @@ class DataConfig:
 
     def listed(self, path: str) -> list[str]:
         """Image paths of a list that one of the keys names; see `read_list`."""
-        return read_list(path, self.folder)
+        return self._read(path, lambda: read_list(path, self.folder))
 
     def class_names(self) -> list[str]:
         """Names of the classes; see `read_names`."""
-        return read_names(self.names)
+        return self._read(self.names, lambda: read_names(self.names))
+
+    def _read(self, path: str, read: Callable[[], list[str]]) -> list[str]:
+        """What a file holds; that it is missing is said with the key that names it."""
+        try:
+            return read()
+        except MissingFileError as error:
+            keys = (key for key in self.values if self.has(key) and self.file(key) == path)
+            if (key := next(keys, None)) is None:
+                raise
+            raise MissingFileError(error.path, remedy=f"{key}= in {self.path} names it") from error
 
     @property
     def train(self) -> str:
@@ -152,7 +163,7 @@ def read_list(path: str | os.PathLike, folder: str = "") -> list[str]:
     entries = [line.strip("\r\n") for line in _lines(name)]
     entries = [entry.strip() for entry in entries if entry.strip()]
     if not entries:
-        raise DataError("lists no image", file=name)
+        raise DataError("lists no image", file=name, remedy="write the path of a picture on each line")
     beside = Path(os.path.dirname(name))
     return found_in(entries, [str(beside), folder, *map(str, beside.absolute().parents)])
 

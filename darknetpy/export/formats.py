@@ -67,15 +67,7 @@ def export_file(network: Network, path: str | os.PathLike, options: Options | No
     Raises UsageError for an unknown suffix or contents, WeightsError for a file that does not compute the same.
     """
     name, options = os.fspath(path), options or Options()
-    suffix = os.path.splitext(name)[1].lower()
-    wanted = FORMATS.get(suffix)
-    if wanted is None:
-        raise UsageError(
-            f"no format has the suffix {suffix or '(none)'}", value=name, remedy=f"use {', '.join(FORMATS)}"
-        )
-    if options.contents not in wanted.contents:
-        what = "with suppression inside" if options.contents == NMS else f"with {options.contents} as outputs"
-        raise UsageError(f"a {suffix} file cannot be written {what}", remedy="write .onnx")
+    wanted = format_of(name, options.contents)
     try:
         folder = tempfile.TemporaryDirectory(prefix=".export", dir=os.path.dirname(name) or ".")
     except OSError as error:
@@ -90,3 +82,24 @@ def export_file(network: Network, path: str | os.PathLike, options: Options | No
             append_suppression(fresh, NMS, options.thresh, options.nms)
         os.replace(fresh, name)
     return comparison
+
+
+def format_of(name: str, contents: str = RAW) -> Format:
+    """The format that a file's name asks for. Raises UsageError or DataError where it cannot be written so, or there,
+    which is known before anything is computed."""
+    suffix = os.path.splitext(name)[1].lower()
+    wanted = FORMATS.get(suffix)
+    if wanted is None:
+        raise UsageError(
+            f"no format has the suffix {suffix or '(none)'}", value=name, remedy=f"use {', '.join(FORMATS)}"
+        )
+    if contents not in wanted.contents:
+        what = "with suppression inside" if contents == NMS else f"with {contents} as outputs"
+        raise UsageError(f"a {suffix} file cannot be written {what}", remedy="write .onnx")
+    folder = os.path.dirname(name) or "."
+    if not os.path.isdir(folder):
+        raise DataError("cannot be written: there is no such folder", file=name, remedy=f"make it: mkdir -p {folder}")
+    if os.path.isdir(name) or not os.access(folder, os.W_OK):
+        what = "it is a folder" if os.path.isdir(name) else f"{folder} takes no files from you"
+        raise DataError(f"cannot be written: {what}", file=name, remedy="name another file")
+    return wanted
