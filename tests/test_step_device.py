@@ -7,8 +7,9 @@ import torch
 from conftest import TESTS
 
 from darknetpy import Network
-from darknetpy.training.guard import Transaction, health
+from darknetpy.training.guard import Transaction, told
 from darknetpy.training.learner import Learner
+from darknetpy.training.turn import KINDS
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -26,8 +27,8 @@ def test_a_step_does_not_synchronise(name):
     try:
         transaction.begin()
         done = learner.accumulate_all([(x, truth)] * 2)
-        told = health(learner, done)
+        _, numbers = told(learner, done)
         learner.update(sum(mini.rows for mini in done))
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert told.shape == (2,)
+    assert numbers.shape == (2 + len(KINDS),)

@@ -15,7 +15,7 @@ from small import CFG, data_set
 
 from darknetpy import training
 from darknetpy.data import resize
-from darknetpy.errors import DataError, WeightsError
+from darknetpy.errors import DarknetpyError, DataError, WeightsError
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
 from darknetpy.training import feed, similar
@@ -323,6 +323,58 @@ def test_three_in_a_row_go_back_with_half_the_rate(place, monkeypatch):
         rates.setdefault(event.iteration, []).append(event.rate)
     assert rates[6][1] == pytest.approx(rates[6][0] / 2)
     assert all(np.isfinite(np.frombuffer(weights_of()[20:], np.float32)))
+
+
+def test_going_back_has_an_end(place, monkeypatch):
+    """A lower rate does not help against pictures or a network that give nothing finite at all."""
+    poison(monkeypatch, set(range(5, 99)))
+    log = Log()
+    with pytest.raises(DarknetpyError, match=r"\[yolo\].*again after 5 returns to iteration 4; look at the pictures"):
+        run(30, sinks=[log, Interrupt(4, signal.SIGUSR1)])
+    assert sum("back to iteration 4" in event.message for event in log.of(Recovered)) == 5
+    assert np.isfinite(np.frombuffer(weights_of("backup/tiny_last.weights")[20:], np.float32)).all()
+
+
+def test_a_lost_state_is_said_when_it_is_needed(place, monkeypatch):
+    poison(monkeypatch, {7, 8, 9})
+
+    def remove(event) -> None:
+        if isinstance(event, TurnDone) and event.iteration == 6:
+            Path("backup/tiny_last.state.pt").unlink()
+
+    with pytest.raises(DarknetpyError, match=r"tiny_last.weights: .* and the state to go back to is gone; look at"):
+        run(sinks=[Interrupt(5, signal.SIGUSR1), remove])
+
+
+def test_a_skipped_last_turn_costs_neither_evaluation_nor_files(place, monkeypatch):
+    poison(monkeypatch, {14})
+    log = Log()
+    result = run(evaluate=True, save_every=7, sinks=[log])
+    assert [iteration for iteration, _ in result.history] == [14]
+    assert [event.iteration for event in log.of(TurnDone)][-1] == 13
+    assert {path.name for path in Path("backup").glob("*.weights")} >= {
+        "tiny_best.weights", "tiny_7.weights", "tiny_14.weights", "tiny_final.weights"
+    }  # fmt: skip
+
+
+def test_an_end_that_is_not_finite_is_made_again(place, monkeypatch):
+    original, broken = Learner.update, []
+
+    def update(self, *args):
+        rate = original(self, *args)
+        if self.iteration == 14 and not broken:
+            broken.append(True)
+            next(iter(self.network.parameters())).data.fill_(float("inf"))
+        return rate
+
+    monkeypatch.setattr(Learner, "update", update)
+    log = Log()
+    result = run(evaluate=True, sinks=[log, Interrupt(10, signal.SIGUSR1)])
+    assert "the weights are not finite: back to iteration 10" in log.of(Recovered)[-1].message
+    assert [event.iteration for event in log.of(TurnDone)][-5:] == [14, 11, 12, 13, 14]
+    assert result.iteration == 14 and len(result.history) == 1
+    for name in ("final", "best"):
+        assert np.isfinite(np.frombuffer(weights_of(f"backup/tiny_{name}.weights")[20:], np.float32)).all()
 
 
 def test_strict_keeps_non_finite_turns_as_darknet(place, monkeypatch):

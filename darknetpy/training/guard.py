@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from darknetpy.training.learner import Learner, MiniBatch, mean_loss
+from darknetpy.training.learner import Learner
 from darknetpy.training.tensors import copy_tensors, random_state, set_random_state
+from darknetpy.training.turn import MiniBatch, losses_by_kind, mean_loss
 
 SHOWN = 4
 """Pictures that a sentence names."""
@@ -56,13 +58,29 @@ class Transaction:
         learner.optimizer.hold_gradients({i: g.clone() for i, g in self._held.items()})
 
 
+@dataclass(frozen=True)
+class Health:
+    """Loss of a turn and a sum over all gradients, either of which is non-finite if anything is; the loss by kind."""
+
+    loss: float
+    gradient: float
+    kinds: dict[str, float]
+
+
+def health(learner: Learner, done: Sequence[MiniBatch]) -> Health:
+    """What the host must know of a turn, in the one read for which it waits for the device."""
+    names, numbers = told(learner, done)
+    loss, gradient, *kinds = numbers.tolist()
+    return Health(loss, gradient, dict(zip(names, kinds, strict=True)))
+
+
 @torch.no_grad()
-def health(learner: Learner, done: Sequence[MiniBatch]) -> Tensor:
-    """Loss of a turn and a sum over all gradients, (2,) on the device: either is non-finite if anything is."""
-    loss = mean_loss(done)
+def told(learner: Learner, done: Sequence[MiniBatch]) -> tuple[list[str], Tensor]:
+    """Kinds of loss, and (2 + kinds,) on the device: loss, sum over the gradients, loss of each kind."""
+    loss, kinds = mean_loss(done), losses_by_kind(done)
     gradients = learner.optimizer.gradients()
     norm = torch.stack(torch._foreach_norm(gradients)).sum() if gradients else torch.zeros_like(loss)
-    return torch.stack([loss, norm.to(loss.dtype)])
+    return list(kinds), torch.stack([value.to(loss.dtype) for value in (loss, norm, *kinds.values())])
 
 
 def diagnosis(learner: Learner, done: Sequence[MiniBatch], paths: Sequence[Sequence[str]]) -> str:

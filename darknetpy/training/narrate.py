@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from darknetpy import losses
 from darknetpy.parallel.advice import arithmetic
 from darknetpy.training.events import Started, TurnDone
@@ -75,7 +72,7 @@ def turn_done(
         best_map=result.best_map,
         iou_thresh=settings.iou_thresh,
         details=_details(trainer, turn) if settings.show_details else (),
-        losses=_losses_by_kind(turn),
+        losses=turn.kinds,
         sync_seconds=min(seconds, learner.replicas.waited()),
         averaged=averaged,
     )
@@ -85,17 +82,3 @@ def _details(trainer: Trainer, turn: Turn) -> tuple[str, ...]:
     """Darknet's line of each head, for each mini-batch."""
     heads = trainer.network.structure.heads
     return tuple(line for mini in turn.mini_batches for line in losses.printed(heads, mini.heads))
-
-
-def _losses_by_kind(turn: Turn) -> dict[str, float]:
-    """Class, box and total loss summed over heads, mean over mini-batches; one read from the device for all."""
-    sums: dict[str, list[Tensor]] = {}
-    for mini in turn.mini_batches:
-        for loss in mini.heads.values():
-            for name in ("class_loss", "iou_loss", "total_loss"):
-                if name in loss.stats:
-                    sums.setdefault(name, []).append(loss.stats[name])
-    if not sums:
-        return {}
-    values = torch.stack([torch.stack(parts).sum() for parts in sums.values()]) / max(1, len(turn.mini_batches))
-    return dict(zip(sums, values.tolist(), strict=True))

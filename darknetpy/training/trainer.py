@@ -17,14 +17,15 @@ from darknetpy.errors import warn
 from darknetpy.network import Network
 from darknetpy.parallel.replicas import ReplicaFailed
 from darknetpy.training import narrate
-from darknetpy.training.checkpoint import Checkpoints, is_finite, read_state, replica_state
+from darknetpy.training.checkpoint import Checkpoints, is_finite, replica_state
 from darknetpy.training.events import Evaluated, Events, Finished, Recovered, Resized
 from darknetpy.training.feed import Feed
-from darknetpy.training.guard import Transaction, diagnosis, health
+from darknetpy.training.guard import Health, Transaction, diagnosis, health
 from darknetpy.training.learner import AVERAGED_EVERY, Learner, MiniBatch, Turn
 from darknetpy.training.measure import Measurement
 from darknetpy.training.plan import LEAST_BETWEEN, EvaluationPlan, SavePlan, Stops, TimeLeft
 from darknetpy.training.profile import profiled
+from darknetpy.training.recovery import Recovery
 from darknetpy.training.rehearsal import rehearse
 from darknetpy.training.remedies import Remedies
 from darknetpy.training.saving import Saver
@@ -118,7 +119,7 @@ class Trainer:
         self.ending, self.seconds, self.saving = None, 0.0, False
         if state is not None:
             self.load_state(replica_state(state["replicas"], self.replicas), state["run"])
-        self.good, self.first = None, learner.iteration
+        self.recovery, self.first = Recovery(self), learner.iteration
 
     def run(self) -> TrainResult:
         """Train to `max_batches`, or until something ends it; either way the weights are saved."""
@@ -130,8 +131,8 @@ class Trainer:
                 if self.settings.rehearse:
                     with self.signals.interruptible():
                         rehearse(self)
-                self._keep()
-                while self._goes_on(began):
+                self.recovery.keep()
+                while self._goes_on(began) or not self._finite():
                     self._turn()
                     self._save_on_request()
                     step()
@@ -159,24 +160,25 @@ class Trainer:
 
     def _turn(self) -> None:
         """One iteration: size, batch, training, evaluation, checkpoints."""
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self.learner.iteration
         self._choose_size()
         with self.signals.interruptible():
             batches = self.feed.batches()
         loaded = time.perf_counter()
         turn, loss = self._train(batches)
+        iteration = self.learner.iteration
+        if iteration <= before:
+            return  # it went back
         self.feed.turns += 1
         averaged = turn is not None and self.learner.averaging_due(self.feed.turns)
         if averaged:
             self.learner.synchronise(AVERAGED_EVERY)
         trained = time.perf_counter()
-        if turn is None:
-            return
-        self.avg_loss = loss if self.avg_loss < 0 or self.avg_loss != self.avg_loss else self.avg_loss
-        self.avg_loss = SMOOTHING * self.avg_loss + (1 - SMOOTHING) * loss
-        iteration = self.learner.iteration
-        self.curve.append((iteration, loss, self.avg_loss, turn.rate))
-        self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began, averaged))
+        if turn is not None:
+            self.avg_loss = loss if self.avg_loss < 0 or self.avg_loss != self.avg_loss else self.avg_loss
+            self.avg_loss = SMOOTHING * self.avg_loss + (1 - SMOOTHING) * loss
+            self.curve.append((iteration, loss, self.avg_loss, turn.rate))
+            self.events.emit(narrate.turn_done(self, turn, loss, trained - loaded, loaded - began, averaged))
         if self.measurement and self.evaluations.due(iteration):
             if not self._finite():
                 return
@@ -196,9 +198,9 @@ class Trainer:
 
     def _train(self, batches: Sequence[Batch]) -> tuple[Turn | None, float]:
         """Forward, backward and update; a turn that comes out non-finite is undone and None (strict keeps it)."""
-        done, (loss, gradient) = self.remedies.attempt(lambda: self._accumulate(batches), self.transaction.undo)
-        finite = self.network.strict or math.isfinite(loss + gradient)
-        mean, sound = self._agree(loss, finite, sum(mini.rows for mini in done))
+        done, told = self.remedies.attempt(lambda: self._accumulate(batches), self.transaction.undo)
+        finite = self.network.strict or math.isfinite(told.loss + told.gradient)
+        mean, sound = self._agree(told.loss, finite, sum(mini.rows for mini in done))
         if not sound and math.isfinite(mean) and self.remedies.lower_scale():
             self.transaction.undo()
             return self._train(batches)
@@ -208,7 +210,7 @@ class Trainer:
         self.skipped = 0
         rate = self.learner.update(sum(mini.rows for mini in done))
         self.transaction.commit()
-        return Turn(torch.as_tensor(mean), rate, done), mean
+        return Turn(torch.as_tensor(mean), rate, done, told.kinds), mean
 
     def _agree(self, loss: float, finite: bool, images: int) -> tuple[float, bool]:
         """The mean loss over all images, and whether all came out finite; what signals and the clock say and what there
@@ -226,13 +228,13 @@ class Trainer:
             self.seconds, self.saving = seconds, save > 0
         return total / images, not bad
 
-    def _accumulate(self, batches: Sequence[Batch]) -> tuple[list[MiniBatch], list[float]]:
+    def _accumulate(self, batches: Sequence[Batch]) -> tuple[list[MiniBatch], Health]:
         """Forward and backward of a turn; the one moment where the device is waited for is the read of its loss."""
         self.transaction.begin()
         try:
             with self.signals.interruptible():
                 done = self.learner.accumulate_all([self.feed.to_device(batch) for batch in batches])
-                return done, health(self.learner, done).tolist()
+                return done, health(self.learner, done)
         except BaseException:
             self.transaction.undo()
             raise
@@ -254,7 +256,7 @@ class Trainer:
         if self.skipped < MOST_SKIPPED:
             self.events.emit(Recovered(f"{text}: the turn is undone and skipped", self.learner.iteration))
             return
-        self._go_back(f"{text}, {MOST_SKIPPED} turns in a row")
+        self.recovery.go_back(f"{text}, {MOST_SKIPPED} turns in a row")
 
     # --- evaluation ----------------------------------------------------------------------------------------------
 
@@ -305,7 +307,7 @@ class Trainer:
         if self._finite():
             written = self.saver.last(network, self.state(), owe=at_the_end)
             self.signals.save = self.signals.save or not (written or at_the_end)
-            self._keep(on_disk=written and self.replicas.size == 1)
+            self.recovery.keep(on_disk=written and self.replicas.size == 1)
         return self.checkpoints.path("last")
 
     def _averaged(self) -> Network:
@@ -314,16 +316,11 @@ class Trainer:
             return self.network
         return self.saver.copy(self.network, self.learner.snapshot())
 
-    def _keep(self, on_disk: bool = False) -> None:
-        """Remember the state to go back to; one process can read it from its file."""
-        remembers = not (on_disk or self.network.strict)
-        self.good = copy_tensors(self._own_state(), torch.device("cpu")) if remembers else None
-
     def _finite(self) -> bool:
         """Whether the weights may be written; if not, the run goes back (strict writes them, as Darknet does)."""
         if self.network.strict or not self.replicas.total(float(not is_finite(self.network)))[0]:
             return True
-        self._go_back("the weights are not finite")
+        self.recovery.go_back("the weights are not finite")
         return False
 
     def _end(self) -> None:
@@ -355,11 +352,11 @@ class Trainer:
 
     def state(self) -> dict[str, Any]:
         """All that the run goes on from, as plain containers of tensors, numbers and text; complete at the main one."""
-        own = self._own_state()
+        own = self.own_state()
         mine = own["replica"] if self.replicas.size == 1 else copy_tensors(own["replica"], torch.device("cpu"))
         return {"replicas": self.replicas.gather(mine), "run": own["run"]}
 
-    def _own_state(self) -> dict[str, Any]:
+    def own_state(self) -> dict[str, Any]:
         result = self.result
         run = {
             "seed": self.settings.seed,
@@ -386,15 +383,3 @@ class Trainer:
         self.saves.saved, self.saves.saved_last = run["saved"]
         self.left = TimeLeft(run["hours"], run["hours"])
         self.curve = [(int(row[0]), *row[1:]) for row in run["curve"].tolist()]
-
-    def _go_back(self, reason: str) -> None:
-        """Back to the last good state with half the learning rate."""
-        factor = self.learner.schedule.factor / 2
-        good = self.good
-        if good is None:
-            stored = read_state(self.checkpoints.path("last"))
-            good = {"replica": stored["replicas"][0], "run": stored["run"]}
-        self.load_state(good["replica"], good["run"])
-        self.learner.schedule.factor, self.skipped = factor, 0
-        remedy = f"back to iteration {self.learner.iteration}, going on with {factor:g} times the learning rate"
-        self.events.emit(Recovered(f"{reason}: {remedy}", self.learner.iteration))

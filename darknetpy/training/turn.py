@@ -37,11 +37,22 @@ class MiniBatch:
 
 @dataclass
 class Turn:
-    """One turn: `loss` per image (scalar tensor, on the device), the rate of its update, the heads' statistics."""
+    """One turn: `loss` per image (scalar tensor), the rate of its update, the heads' statistics, the loss by kind."""
 
     loss: Tensor
     rate: float
     mini_batches: list[MiniBatch] = field(default_factory=list)
+    kinds: dict[str, float] = field(default_factory=dict)
+
+
+KINDS = ("class_loss", "iou_loss", "total_loss")
+
+
+def losses_by_kind(done: Sequence[MiniBatch]) -> dict[str, Tensor]:
+    """Class, box and total loss where heads tell them: sums over heads, mean over mini-batches; scalars there."""
+    told = [loss.stats for mini in done for loss in mini.heads.values()]
+    parts = {name: [stats[name] for stats in told if name in stats] for name in KINDS}
+    return {name: torch.stack(found).sum() / len(done) for name, found in parts.items() if found}
 
 
 def mean_loss(done: Sequence[MiniBatch]) -> Tensor:
