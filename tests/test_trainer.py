@@ -6,6 +6,7 @@ import csv
 import os
 import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from darknetpy.data import resize
 from darknetpy.errors import DarknetpyError, DataError, WeightsError
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
-from darknetpy.training import feed, similar
+from darknetpy.reporting.chart import Chart
+from darknetpy.training import checkpoint, feed, rehearsal, similar
 from darknetpy.training.events import Evaluated, Recovered, Resized, Saved, Started, TurnDone
 from darknetpy.training.guard import Transaction
 from darknetpy.training.learner import Learner
@@ -88,6 +90,107 @@ def test_the_rehearsal_leaves_no_trace(place):
     run(evaluate=True, rehearse=True)
     assert weights_of() == plain
     assert sorted(p.name for p in Path("backup").iterdir()) == ["tiny_best.weights", "tiny_final.weights"]
+
+
+class Clock:
+    """Stands still but for what is put on it."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def rehearsed(monkeypatch, seconds: dict[str, float]) -> list[str]:
+    """Names of the steps of a rehearsal whose steps take so long, in their order."""
+    clock, done, original = Clock(), [], rehearsal._steps
+
+    def steps(trainer):
+        for step in original(trainer):
+
+            def work(step=step):
+                done.append(step.name)
+                clock.now += next((value for part, value in seconds.items() if part in step.name), 0.0)
+
+            yield replace(step, work=work)
+
+    monkeypatch.setattr(rehearsal, "_steps", steps)
+    monkeypatch.setattr(rehearsal, "time", clock)
+    run(1, evaluate=True, rehearse=True)
+    return done
+
+
+def test_the_rehearsal_tries_everything_from_the_cheap_to_the_dear(place, monkeypatch, caplog):
+    names = ["a save and a load", "a chart", "an evaluation of one picture", "an evaluation"]
+    assert rehearsed(monkeypatch, {}) == [*names, "training at 64x64", "training at 128x128"]
+    assert "left out" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left_out"),
+    [
+        ({"at 64x64": 4.5}, "training at 128x128"),
+        ({"one picture": 3.0, "at 64x64": 4.25}, "an evaluation, training at 128x128"),
+        (
+            {"a save": 21.0},
+            "a chart, an evaluation of one picture, an evaluation, training at 64x64, training at 128x128",
+        ),
+    ],
+)
+def test_the_rehearsal_leaves_out_what_would_take_too_long(place, monkeypatch, caplog, seconds, left_out):
+    rehearsed(monkeypatch, seconds)
+    total = sum(seconds.values())
+    assert f"the rehearsal took {total:.0f} s and, to stay below 20 s, left out: {left_out}" in caplog.messages
+
+
+def failing(original, wrong):
+    """`original`, but an error where `wrong` says so of its arguments."""
+
+    def call(*args, **kwargs):
+        if wrong(*args):
+            raise RuntimeError("it is broken")
+        return original(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "wrong"),
+    [
+        (checkpoint.Checkpoints, "save_last", lambda *args: True),
+        (rehearsal, "read_state", lambda *args: True),
+        (Network, "run", lambda network, x, *args: network.training and x.shape[2] == 128),
+        (Network, "run", lambda network, x, *args: network.training and x.shape[2] == 64),
+    ],
+    ids=["save", "state", "large", "small"],
+)
+def test_what_fails_in_the_rehearsal_fails_before_the_first_turn(place, monkeypatch, owner, name, wrong):
+    monkeypatch.setattr(owner, name, failing(getattr(owner, name), wrong))
+    log = Log()
+    with pytest.raises(RuntimeError, match="it is broken"):
+        run(rehearse=True, sinks=[log])
+    assert not log.of(TurnDone)
+    assert list(Path("backup").glob("*.weights")) == []
+
+
+def test_an_evaluation_or_a_chart_that_will_fail_is_said_at_the_start(place, monkeypatch, caplog):
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Chart, "save", refuse)
+    monkeypatch.setattr(Measurement, "_run", failing(Measurement._run, lambda *args: True))
+    log = Log()
+    run(1, evaluate=True, rehearse=True, sinks=[Chart(), log])
+    assert "evaluations will fail: it is broken" in caplog.messages
+    assert "Chart: [Errno 28] No space left on device; it is tried again" in caplog.messages
+    assert len(log.of(TurnDone)) == 1
+
+
+def test_the_sizes_that_can_occur_are_said(place):
+    log = Log()
+    run(1, sinks=[log])
+    assert log.of(Started)[0].advice == ("random sizes: 64x64 to 128x128, in steps of 32",)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -43,6 +43,11 @@ class Sizes:
         low = self.at(1 / self.factor if self.factor > 1 else self.factor)
         return [self.largest, low] if low != self.largest else [low]
 
+    def told(self) -> list[str]:
+        """What a person should know of the sizes: nothing where there is one."""
+        ends = [f"{w}x{h}" for w, h in reversed(self.ends())]
+        return [f"random sizes: {' to '.join(ends)}, in steps of {self.step}"] if len(ends) > 1 else []
+
     def at(self, value: float) -> tuple[int, int]:
         """Size for a drawn scale. A scale below 1 that still grows a side gives the cfg's own size."""
         w, h = self._side(value, self.width), self._side(value, self.height)

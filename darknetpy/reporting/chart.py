@@ -6,6 +6,7 @@ With `-mjpeg_port` browsers see it grow.
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 
@@ -113,10 +114,15 @@ class Chart:
             self.label = now
         self.best, self.last_map = max(self.best, now[1]), now
 
-    def save(self) -> None:
+    def rehearse(self) -> None:
+        """Write the picture once, to a folder that goes away."""
+        with tempfile.TemporaryDirectory(prefix=".rehearsal", dir=self.folder) as folder:
+            self.save(folder)
+
+    def save(self, folder: str | None = None) -> None:
         done, data = cv2.imencode(".png", self.image)
         for name in ("chart.png", f"chart_{self.base}.png") if done else ():
-            with atomic_write(os.path.join(self.folder, name)) as stream:
+            with atomic_write(os.path.join(folder or self.folder, name)) as stream:
                 stream.write(data.tobytes())
 
 
@@ -148,7 +154,7 @@ class ChartStream(Chart):
             self.sent = time.monotonic()
             self.stream.send(encode_image(self.image[:, :, ::-1], ".jpg", QUALITY))
 
-    def save(self) -> None:
+    def save(self, folder: str | None = None) -> None:
         """The picture is sent, not written."""
 
 

@@ -141,6 +141,12 @@ class Events:
         for sink in list(self.sinks):
             self._guarded(sink, lambda sink=sink: sink(event))
 
+    def rehearse(self) -> None:
+        """Let sinks that have a `rehearse` try what they will do later."""
+        for sink in list(self.sinks):
+            if hasattr(sink, "rehearse"):
+                self._guarded(sink, sink.rehearse)
+
     def _guarded(self, sink: Sink, call: Callable[[], None]) -> None:
         name = type(sink).__name__ if not hasattr(sink, "__name__") else sink.__name__
         try:

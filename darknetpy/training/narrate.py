@@ -35,7 +35,10 @@ def started(trainer: Trainer) -> Started:
         task=trainer.settings.task,
         metric=trainer.settings.metric,
         replicas=learner.replicas.size,
-        advice=tuple(arithmetic(net, learner.replicas, learner.parts(net.mini_batch), learner.strict)),
+        advice=(
+            *trainer.feed.sizes.told(),
+            *arithmetic(net, learner.replicas, learner.parts(net.mini_batch), learner.strict),
+        ),
     )
 
 

@@ -190,6 +190,15 @@ class Optimizer:
             carried = self.net.momentum * buffer
             slot.tensor.grad.copy_(change(carried + slot.tensor.grad) - carried)
 
+    def room_to_come(self) -> list[Tensor]:
+        """Memory as large as what the first update will take for good: momentum, or Adam's two moments."""
+        room = []
+        for optimizer, each in ((self.sgd, 1), (self.adam, 2)):
+            for group in optimizer.param_groups if optimizer is not None else ():
+                fresh = [tensor for tensor in group["params"] if not optimizer.state.get(tensor)]
+                room += [torch.empty_like(tensor) for tensor in each * fresh]
+        return room
+
     def momentum_of(self, tensor: Tensor) -> Tensor | None:
         """SGD's buffer of a tensor, if it has one yet."""
         return self.sgd.state.get(tensor, {}).get("momentum_buffer") if self.sgd is not None else None
