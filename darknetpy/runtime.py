@@ -312,6 +312,11 @@ def reserved_memory(device: str) -> int:
     return torch.cuda.max_memory_reserved(device) if device.startswith("cuda") else 0
 
 
+def held_memory(device: str) -> int:
+    """Bytes that torch holds of a device now; 0 on a CPU."""
+    return torch.cuda.memory_reserved(device) if device.startswith("cuda") else 0
+
+
 def reset_peak(device: str) -> None:
     """Measure a device's memory from here on."""
     if device.startswith("cuda"):

@@ -225,6 +225,15 @@ def test_live_line_has_true_counts_and_significant_digits(capsys, monkeypatch):
     assert 15.5 < float(re.search(r"([\d.]+) images/s", line)[1]) < 16.5
 
 
+def test_live_line_of_several_gpus_has_each_ones_share(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    two = [done(i, seconds=1.0, load_seconds=0.0, sync_seconds=0.25, memory=3 << 10) for i in (2, 4)]
+    tell(Progress(), started(replicas=2), *two)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "16 images/s (8 each), data wait 0%, sync 25%, 3.0 GiB," in line
+
+
 def test_bar_where_the_log_goes_to_a_file(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     shown = Progress()

@@ -12,8 +12,8 @@ from darknetpy.reporting.registry import sink
 from darknetpy.training.events import Evaluated, Event, Finished, Recovered, Started, TurnDone
 
 COLUMNS = (
-    "iteration", "loss", "avg_loss", "rate", "images", "seconds", "load_seconds", "sync_seconds", "width", "height",
-    "class_loss", "iou_loss", "total_loss", "map", "best_map", "precision", "recall", "f1", "note",
+    "iteration", "loss", "avg_loss", "rate", "images", "seconds", "load_seconds", "sync_seconds", "memory",
+    "width", "height", "class_loss", "iou_loss", "total_loss", "map", "best_map", "precision", "recall", "f1", "note",
 )  # fmt: skip
 NAME = "results.csv"
 _DIGITS = ".6g"
@@ -70,7 +70,8 @@ class CsvLog:
         numbers = {
             "iteration": e.iteration, "loss": e.loss, "avg_loss": e.avg_loss, "rate": e.rate,
             "images": e.trained or e.images, "seconds": e.seconds, "load_seconds": e.load_seconds,
-            "sync_seconds": e.sync_seconds, "width": e.size[0], "height": e.size[1], **e.losses, "best_map": e.best_map,
+            "sync_seconds": e.sync_seconds, "memory": e.memory,
+            "width": e.size[0], "height": e.size[1], **e.losses, "best_map": e.best_map,
         }  # fmt: skip
         self.rows.append({name: _text(value) for name, value in numbers.items()} | {"note": self.note})
         self.note = ""

@@ -47,17 +47,19 @@ class Pace:
     def __init__(self, started: Started):
         self.iteration, self.images = started.iteration, started.iteration * started.batch
         self.metric = started.metric.removesuffix("%")
-        self.seconds = self.waiting = self.seen = self.iterations = 0.0
+        self.replicas = started.replicas
+        self.seconds = self.waiting = self.seen = self.iterations = self.syncing = 0.0
 
     def add(self, e: TurnDone) -> None:
         trained = e.trained or e.images
-        turn = (e.seconds + e.load_seconds, e.load_seconds, trained - self.images, e.iteration - self.iteration)
+        whole, iterations = e.seconds + e.load_seconds, e.iteration - self.iteration
+        turn = (whole, e.load_seconds, trained - self.images, iterations, e.sync_seconds)
         self.iteration, self.images = e.iteration, trained
         if turn[2] <= 0:  # the run has gone back
             return
-        before = (self.seconds, self.waiting, self.seen, self.iterations)
+        before = (self.seconds, self.waiting, self.seen, self.iterations, self.syncing)
         keep = SMOOTHING if self.seconds else 0.0
-        self.seconds, self.waiting, self.seen, self.iterations = (
+        self.seconds, self.waiting, self.seen, self.iterations, self.syncing = (
             keep * old + (1 - keep) * new for old, new in zip(before, turn, strict=True)
         )
 
@@ -70,6 +72,11 @@ class Pace:
         """Share of the time (0..1) that was spent waiting for pictures."""
         return self.waiting / self.seconds if self.seconds else 0.0
 
+    @property
+    def share_of_syncing(self) -> float:
+        """Share of the time (0..1) that was spent waiting for other replicas."""
+        return self.syncing / self.seconds if self.seconds else 0.0
+
     def left(self, e: TurnDone) -> float:
         """Seconds to the end, evaluations included as far as there were any."""
         own = (e.max_batches - e.iteration) * self.seconds / self.iterations if self.iterations else 0.0
@@ -78,8 +85,13 @@ class Pace:
     def text(self, e: TurnDone) -> str:
         """What the live line says."""
         accuracy = f" {self.metric} {100 * e.map:.2f}% best {100 * e.best_map:.2f}%" if e.map is not None else ""
+        speed, sync = f"{self.images_per_second:.4g} images/s", ""
+        if self.replicas > 1:
+            speed += f" ({self.images_per_second / self.replicas:.4g} each)"
+            sync = f" sync {100 * self.share_of_syncing:.0f}%,"
+        memory = f" {e.memory / 1024:.1f} GiB," if e.memory else ""
         return (
             f"loss {e.avg_loss:.4g} lr {e.rate:.3g} {e.size[0]}x{e.size[1]} {e.trained or e.images} images, "
-            f"{self.images_per_second:.4g} images/s, data wait {100 * self.share_of_waiting:.0f}%,{accuracy} "
+            f"{speed}, data wait {100 * self.share_of_waiting:.0f}%,{sync}{memory}{accuracy} "
             f"{tqdm.format_interval(self.left(e))} left"
         )

@@ -42,6 +42,7 @@ class TurnDone:
 
     `images` counts as Darknet prints it, `trained` those seen. `load_seconds` were spent waiting for pictures,
     `seconds` training, of which `sync_seconds` waiting for other replicas. `averaged`: so were their weights, after it.
+    `memory`: MiB of the first GPU that the program holds, 0 on a CPU.
     """
 
     iteration: int
@@ -63,6 +64,7 @@ class TurnDone:
     trained: int = 0
     sync_seconds: float = 0.0
     averaged: bool = False
+    memory: int = 0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from darknetpy import losses
 from darknetpy.parallel.advice import arithmetic
+from darknetpy.runtime import held_memory
 from darknetpy.training.events import Started, TurnDone
 from darknetpy.training.learner import Turn
 
@@ -78,6 +79,7 @@ def turn_done(
         losses=turn.kinds,
         sync_seconds=min(seconds, learner.replicas.waited()),
         averaged=averaged,
+        memory=held_memory(str(trainer.device)) >> 20,
     )
 
 
