@@ -145,17 +145,26 @@ def test_what_one_replica_meets_is_answered_by_all(place):
 
 
 def test_runs_go_on_with_other_numbers_of_replicas(place):
-    """1, 2, 4 and 1 replicas: iteration and schedule go on without a jump."""
-    sizes, iterations = (1, 2, 3, 1), (4, 10, 19, 24)
+    """1, 2, 4 and 1 replicas: iteration and schedule go on without a jump, amid the burn-in and between steps."""
+    plan = RANDOM.replace("burn_in=2", "burn_in=12").replace(
+        "policy=constant", "policy=steps\nsteps=18,24\nscales=.5,.1"
+    )
+    Path("tiny.cfg").write_text(plan)
     weights = None
-    for size, until in zip(sizes, iterations, strict=True):
-        options = {"until": until}
-        results = together(size, train, 40, weights, options)
-        assert results[0][0] >= until
-        assert results[0][3] == "iteration"
+    for size, iterations in ((1, [1, 2, 3, 4]), (2, [6, 8, 10]), (4, [14, 18, 22]), (1, [23, 24, 25])):
+        results = together(size, train, 40, weights, {"until": iterations[-1]})
+        assert results[0][0] == iterations[-1] and results[0][3] == "iteration"
+        rates = re.findall(r"TurnDone\(iteration=(\d+).*?rate=([-+.e\d]+)", "".join(results[0][2]))
+        assert [int(iteration) for iteration, _ in rates] == iterations
+        assert [float(rate) for _, rate in rates] == pytest.approx([0.001 * size * planned(it) for it in iterations])
         weights = "backup/tiny_last.weights"
-    rates = re.findall(r"TurnDone\(iteration=(\d+).*?rate=([\d.]+)", "".join(results[0][2]))
-    assert all(float(rate) == pytest.approx(0.001) for _, rate in rates)
+
+
+def planned(iteration: int) -> float:
+    """Of the cfg's rate, by hand: burn-in until 12, half of it from 18 on, a twentieth from 24 on."""
+    if iteration < 12:
+        return (iteration / 12) ** 4
+    return 1.0 if iteration < 18 else 0.5 if iteration < 24 else 0.05
 
 
 def test_a_run_of_several_goes_on_bit_for_bit(place):
@@ -193,15 +202,17 @@ def wait_for_iteration(process: subprocess.Popen) -> str:
 
 
 @pytest.mark.slow
-def test_the_command_counts_as_darknet(place):
-    words = ("-gpus", "0,1", "-set", "net.max_batches=12", "net.burn_in=0")
-    output, _ = start(place, *words).communicate()
+@pytest.mark.parametrize(("count", "words", "end"), [(2, [], 12), (2, ["-ddp"], 6), (6, [], 12)])
+def test_the_command_counts_as_darknet(place, count, words, end):
+    devices = ",".join(map(str, range(count)))
+    output, _ = start(place, "-gpus", devices, *words, "-set", f"net.max_batches={end}", "net.burn_in=0").communicate()
     rows = LINE.findall(output)
-    assert [int(row[0]) for row in rows] == [2, 4, 6, 8, 10, 12], output
-    assert {row[3] for row in rows} == {"0.002000"}
-    assert [int(row[4]) for row in rows] == [8 * int(row[0]) for row in rows]
+    assert [int(row[0]) for row in rows] == list(range(count, end + 1, count)), output
+    assert {row[3] for row in rows} == {f"{0.001 * count:.6f}"}
+    assert [int(row[4]) for row in rows] == [4 * count * int(row[0]) for row in rows]
     assert output.count("Learning Rate:") == 1
-    assert struct.unpack("<Q", final()[12:20])[0] == 12 * 4
+    assert struct.unpack("<Q", final()[12:20])[0] == end * 4
+    assert np.isfinite(np.frombuffer(final()[20:], np.float32)).all()
 
 
 @pytest.mark.slow
