@@ -324,6 +324,37 @@ def test_all_that_is_trained_is_averaged(place):
     assert named[False] == named[True] | more
 
 
+def snapshots(replicas) -> dict[bool, dict[str, tuple[float, float]]]:
+    """For the default and for strict, by kind of tensor, the first number in the snapshot and, after it, in training,
+    where all of a replica's tensors hold its rank."""
+    import torch
+
+    from darknetpy.network import Network
+    from darknetpy.training.learner import Learner
+
+    found: dict[bool, dict] = {}
+    for strict in (False, True):
+        learner = Learner(Network("mixed.cfg", training=True, strict=strict), strict, replicas)
+        with torch.no_grad():
+            for tensor in learner.network.state_dict().values():
+                tensor.fill_(replicas.rank)
+        taken, live = learner.snapshot(), learner.network.state_dict()
+        kinds = {
+            name.split(".")[-1]: (float(taken[name].flatten()[0]), float(live[name].flatten()[0])) for name in live
+        }
+        found[strict] = kinds
+    return found
+
+
+def test_what_is_measured_and_saved_as_best_is_averaged(place):
+    """In a copy; strict takes the first replica's, and running statistics are always those."""
+    Path("mixed.cfg").write_text(MIXED)
+    for rank, found in enumerate(together(2, snapshots, {})):
+        for strict, measured in ((False, 0.5), (True, 0.0)):
+            assert {found[strict][name] for name in ("weights", "biases", "scales")} == {(measured, rank)}
+            assert {found[strict][name] for name in ("rolling_mean", "rolling_variance")} == {(0.0, rank)}
+
+
 def test_all_replicas_use_the_same_rate(place):
     import torch
 
