@@ -253,13 +253,14 @@ def test_a_dead_replica_ends_all_within_seconds(place, victim):
 
 
 @pytest.mark.slow
-def test_a_dead_launcher_leaves_no_replica(place):
+@pytest.mark.parametrize("end", ["killed", "terminal closed"])
+def test_a_dead_launcher_leaves_no_replica(place, end):
     process = start(place, "-gpus", "0,1", "-set", "net.max_batches=100000")
     wait_for_iteration(process)
     pids = children(process)
-    process.kill()
-    end = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+    process.send_signal(signal.SIGKILL if end == "killed" else signal.SIGHUP)
+    late = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < late:
         time.sleep(0.2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 

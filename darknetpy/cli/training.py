@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 
 from darknetpy.cli.common import show_table
 from darknetpy.cli.parse import Line
-from darknetpy.cli.replicas import be_silent, join, several
-from darknetpy.config.numbers import atoi
-from darknetpy.errors import UsageError, silenced
+from darknetpy.cli.replicas import be_silent, join, several, started_here
+from darknetpy.errors import UsageError, silenced, warn
 from darknetpy.layers import Structure
 from darknetpy.layers.trainable import BOX_HEADS, check_trainable
 
@@ -40,6 +39,8 @@ def run(line: Line, structure: Structure, weights: str | None, backup: str, devi
     if devices:
         return _launch(line, weights, backup, structure, devices)
     replicas, device = join(line)
+    if line.get("burn_in_single") and replicas.size > 1 and not started_here():
+        warn("-burn_in_single has no effect where torchrun or SLURM starts the replicas: train alone first, -until N")
     line.again = _starter(line, weights, backup, structure).again
     show_table(structure, line)
     if weights and replicas.main:
@@ -122,13 +123,20 @@ def _starter(line: Line, weights: str | None, backup: str, structure: Structure,
     """Who starts this run, again where a device has to be reset."""
     from darknetpy.parallel.start import Start
 
-    return Start(line.arguments, weights, backup, structure.cfg.path, devices, line.get("max_restarts"))
+    return Start(
+        line.arguments, weights, backup, structure.cfg.path, devices, line.get("max_restarts"), line.get("until"),
+        structure.net.images_per_update,
+    )  # fmt: skip
 
 
 def _alone(text: str | None, structure: Structure) -> int:
     """Iterations that one device trains before the others join in."""
     if text is None:
         return 0
+    if text != "auto":
+        if not text.isdecimal():
+            raise UsageError("-burn_in_single takes a number of iterations, or auto", value=text)
+        return int(text)
     from darknetpy.parallel.advice import alone
 
-    return alone(structure.net) if text == "auto" else atoi(text)
+    return alone(structure.net)

@@ -56,6 +56,6 @@ def risk(net: NetOptions, size: int) -> str | None:
     return (
         f"the burn-in of {size} replicas from random weights is {steps} updates: with fewer than about {LEAST_STEPS} "
         f"they often learn badly or diverge; -burn_in_single auto trains the first {alone(net)} iterations on one "
-        f"device, -set net.learning_rate={net.learning_rate / size:g} net.burn_in={net.burn_in * size} makes the steps "
-        "small and many"
+        f"device, -set net.learning_rate={net.learning_rate / size:g} "
+        f"net.burn_in={max(net.burn_in, LEAST_STEPS) * size} makes the steps small and many"
     )

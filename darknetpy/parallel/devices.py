@@ -20,6 +20,10 @@ def choose_devices(text: str | None, index: int | None = None, no_gpu: bool = Fa
     """
     wanted = [word.strip() for word in (text or "").split(",") if word.strip()]
     if no_gpu:
+        if wanted in (["all"], ["idle"], ["-1"]):
+            return ["cpu"]
+        if odd := next((word for word in wanted if not word.isdecimal()), None):
+            raise UsageError("-gpus with -nogpu counts replicas on the CPU, as 0,1,2", value=odd)
         return ["cpu"] * max(1, len(wanted))
     if not torch.cuda.is_available():
         if wanted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ def is_replica() -> bool:
     """Whether this process is a replica, started by `launch`, torchrun or SLURM."""
     if RANK not in os.environ and all(name in os.environ for name in SLURM) and "MASTER_ADDR" in os.environ:
         os.environ.update({ours: os.environ[theirs] for theirs, ours in SLURM.items()})
+        each = re.match(r"\d+", os.environ.get("SLURM_NTASKS_PER_NODE") or os.environ.get("SLURM_TASKS_PER_NODE", ""))
+        if each:
+            os.environ.setdefault("LOCAL_WORLD_SIZE", each[0])
     return PARENT in os.environ or (RANK in os.environ and int(os.environ.get(SIZE, "1")) > 1)
 
 

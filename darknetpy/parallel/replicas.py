@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +35,10 @@ BUCKET = 64 << 20
 """Bytes that are sent at once."""
 MARKS = 1024
 """Collectives on a device whose times wait to be read."""
+MEETING = timedelta(minutes=10)
+"""For all replicas to be there."""
+SOON = 10.0
+"""Seconds after which the main one says that it waits."""
 LOST = ("sticky", "link")
 """Kinds of trouble after which a replica cannot work with the others any more."""
 T = TypeVar("T")
@@ -293,7 +299,26 @@ def join(
     on_gpu = device.startswith("cuda") and alone_on_device and dist.is_nccl_available()
     if device.startswith("cuda"):
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    _meet("nccl" if on_gpu else "gloo", size)
     replicas = (Ddp if ddp else Averaging)(torch.device(device))
     replicas.shares, replicas.sync_bn, replicas.sync_statistics = numbers, sync_bn, sync_statistics
     return replicas
+
+
+def _meet(backend: str, size: int) -> None:
+    """Wait for the others, with a limit, which collectives do not have."""
+
+    def say() -> None:
+        print(f"waiting for {size} replicas to meet", file=sys.stderr, flush=True)
+
+    waiting = threading.Timer(SOON, say)
+    waiting.daemon = True
+    if os.environ.get("RANK") == "0":
+        waiting.start()
+    try:
+        store, rank, _ = next(dist.rendezvous("env://", timeout=MEETING))
+        store.set_timeout(MEETING)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        store.set_timeout(PATIENCE)
+    finally:
+        waiting.cancel()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from darknetpy.files import base_name
 from darknetpy.parallel.launch import STICKY, launch
+from darknetpy.weights import read_header
 
 REMEDY = "DARKNETPY_REMEDY"
 """How many measures against cuDNN a replica takes before it begins."""
@@ -22,8 +23,8 @@ class Start:
     Attributes:
         arguments: the command line; weights: the file in it to begin with, if any.
         backup, cfg: where the run saves, and its name; devices: one for each replica.
-        restarts: at most, after a failure that only a new process can mend; began: what is older was not saved by
-            this run.
+        restarts: at most, after a failure that only a new process can mend; until: iteration at which the person wants
+            the run to stop; images: of an update; began: what is older was not saved by this run.
     """
 
     arguments: Sequence[str]
@@ -32,22 +33,39 @@ class Start:
     cfg: str
     devices: Sequence[str]
     restarts: int = 0
+    until: int | None = None
+    images: int = 1
     began: float = field(default_factory=time.time)
 
     @property
     def last(self) -> str:
-        return os.path.join(self.backup, f"{base_name(self.cfg)}_last.weights")
+        return self._file("last")
+
+    def _file(self, suffix: str) -> str:
+        return os.path.join(self.backup, f"{base_name(self.cfg)}_{suffix}.weights")
+
+    def _fresh(self, path: str) -> bool:
+        """Whether this run has written a file."""
+        return os.path.exists(path) and os.path.getmtime(path) >= self.began
 
     def run(self, alone: int = 0) -> int:
         """Train, up to iteration `alone` on the first device only; returns the exit status."""
         arguments = list(self.arguments)
         if alone > 0:
             print(f"training to iteration {alone} on {self.devices[0]}, then on all", file=sys.stderr, flush=True)
-            status = self._launch([*arguments, "-until", str(alone)], self.devices[:1])
-            if status:
+            until = min(alone, self.until or alone)
+            status = self._launch([*_without(arguments, "until"), "-until", str(until)], self.devices[:1])
+            if status or self._over(alone):
                 return status
-            arguments = self._from_last(arguments)
+            if self._fresh(self.last):
+                arguments = self._from_last(arguments)
         return self._launch(arguments, self.devices)
+
+    def _over(self, alone: int) -> bool:
+        """Whether the first device has come to the end of the whole run, or was to stop, before iteration `alone`."""
+        if self._fresh(self._file("final")):
+            return True
+        return self._fresh(self.last) and read_header(self.last).seen // self.images < alone
 
     def again(self) -> int:
         """After a failure of the only device that broke this process: become a new one, if not too often already; the
@@ -71,7 +89,7 @@ class Start:
 
     def _announce(self, arguments: list[str], again: int) -> list[str]:
         """The command line of the next attempt: from the last checkpoint, if this run has written one."""
-        saved = os.path.exists(self.last) and os.path.getmtime(self.last) >= self.began
+        saved = self._fresh(self.last)
         where = "from the last checkpoint" if saved or self.last in arguments else "from the beginning"
         print(f"starting again ({again} of {self.restarts}) {where}", file=sys.stderr, flush=True)
         return self._from_last(arguments) if saved else arguments
@@ -86,7 +104,7 @@ class Start:
 
     def _from_last(self, arguments: list[str]) -> list[str]:
         """The command line that goes on from `_last.weights`, without `-clear`."""
-        arguments = [word for word in arguments if word.lstrip("-").partition("=")[0].lower() != "clear"]
+        arguments = _without(arguments, "clear", value=False)
         if self.last in arguments:
             return arguments
         if self.weights is not None and self.weights in arguments:
@@ -94,3 +112,17 @@ class Start:
             return arguments
         at = arguments.index(self.cfg) + 1 if self.cfg in arguments else len(arguments)
         return [*arguments[:at], self.last, *arguments[at:]]
+
+
+def _without(arguments: Sequence[str], flag: str, value: bool = True) -> list[str]:
+    """A command line without a flag and, unless it is written `-flag=value`, the word that is its value."""
+    kept, drop = [], False
+    for word in arguments:
+        name, equals, _ = word.lstrip("-").partition("=")
+        if not drop and word.startswith("-") and name.lower() == flag:
+            drop = value and not equals
+        elif drop:
+            drop = False
+        else:
+            kept.append(word)
+    return kept

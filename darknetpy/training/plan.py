@@ -17,6 +17,7 @@ class EvaluationPlan:
         start: iteration at which the run begins; burn_in: none before it; max_batches: always one at the end.
         images: pictures in the training list; per_iteration: pictures of an iteration; epochs: between evaluations.
         every: replaces max(least, epochs) where given; least: iterations between two; first: none before it.
+        strict: none at the end where several replicas jump over `max_batches`, as in Darknet.
     """
 
     start: int
@@ -28,6 +29,7 @@ class EvaluationPlan:
     every: int | None = None
     least: int = LEAST_BETWEEN
     first: int = 0
+    strict: bool = False
 
     def __post_init__(self):
         self.last = self.before = self.start
@@ -42,7 +44,8 @@ class EvaluationPlan:
 
     def due(self, iteration: int) -> bool:
         """Whether to evaluate now; asks once for each iteration."""
-        if iteration >= self.next or iteration >= self.max_batches:
+        over = iteration == self.max_batches if self.strict else iteration >= self.max_batches
+        if iteration >= self.next or over:
             self.before, self.last = self.last, iteration
             return True
         return False

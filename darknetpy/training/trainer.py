@@ -112,7 +112,7 @@ class Trainer:
         self.result, self.left, self.curve = TrainResult(learner.iteration, -1.0), TimeLeft(), []
         self.evaluations = EvaluationPlan(
             learner.iteration, self.net.burn_in, self.net.max_batches, len(loader.data), learner.images,
-            settings.map_epochs, settings.map_every, settings.least_between, settings.first_evaluation,
+            settings.map_epochs, settings.map_every, settings.least_between, settings.first_evaluation, learner.strict,
         )  # fmt: skip
         self.saves = SavePlan(learner.iteration, max(1, settings.save_every), max(1, settings.save_last))
         self.signals, self.transaction = Signals(immediate=self.replicas.size == 1), Transaction(learner)
