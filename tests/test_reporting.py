@@ -329,6 +329,44 @@ def test_a_full_disk_costs_no_row_and_tears_none(here, room, caplog, end):
     assert events.sinks == [log]
 
 
+@pytest.mark.parametrize("older", [False, True], ids=["fresh", "older"])
+def test_a_disk_that_is_full_at_the_start_costs_no_row(here, room, older):
+    log = CsvLog()
+    if older:
+        tell(CsvLog(), started(), *(done(i, loss=9.0) for i in range(1, 9)))
+    events = Events([log])
+    room(0)
+    for event in (started(), done(1), done(2)):
+        events.emit(event)
+    room(None)
+    events.emit(done(3))
+    assert [(row["iteration"], row["loss"]) for row in read("results.csv")] == [("1", "2"), ("2", "2"), ("3", "2")]
+
+
+def test_rows_that_are_undone_while_the_disk_is_full_go_away(here, room):
+    log = CsvLog()
+    events = Events([log])
+    for event in (started(), *(done(i) for i in range(1, 6))):
+        events.emit(event)
+    room(0)
+    for event in (Recovered("back to iteration 3", 3), done(4, loss=7.0), Recovered("again", 3), done(4, loss=8.0)):
+        events.emit(event)
+    assert len(read("results.csv")) == 5, "as it was"
+    room(None)
+    events.emit(done(5, loss=8.0))
+    rows = read("results.csv")
+    assert [row["loss"] for row in rows] == ["2", "2", "2", "8", "8"]
+    assert rows[2]["note"] == "back to iteration 3; again"
+
+
+def test_a_file_that_was_removed_begins_anew_with_its_header(here):
+    log = CsvLog()
+    tell(log, started(), done(1), done(2))
+    Path("results.csv").unlink()
+    tell(log, done(3), done(4))
+    assert [row["iteration"] for row in read("results.csv")] == ["2", "3", "4"]
+
+
 def test_the_chart_waits_for_room(here, room, caplog):
     chart = Chart()
     events = Events([chart])

@@ -15,6 +15,7 @@ COLUMNS = (
     "iteration", "loss", "avg_loss", "rate", "images", "seconds", "load_seconds", "sync_seconds", "memory",
     "width", "height", "class_loss", "iou_loss", "total_loss", "map", "best_map", "precision", "recall", "f1", "note",
 )  # fmt: skip
+HEADER = ",".join(COLUMNS).encode() + b"\r\n"
 NAME = "results.csv"
 _DIGITS = ".6g"
 
@@ -22,18 +23,19 @@ _DIGITS = ".6g"
 @sink("csv")
 class CsvLog:
     """Rows are written whole and flushed, so that a killed run leaves a readable file. What a full disk refuses is
-    written with the next row."""
+    written with the next row, were it the whole file."""
 
     def __init__(self, folder: str = "."):
         self.path = os.path.join(folder, NAME)
         self.note = ""
         self.rows: list[dict[str, str]] = []
-        """The last row, behind those that the disk refused."""
-        self.offset, self.written = 0, True
+        """The last row, behind those that the disk refused; all of them where the file begins anew."""
+        self.offset, self.written, self.anew = 0, True, True
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Started):
-            self._replace([row for row in read(self.path) if int(row["iteration"]) <= event.iteration])
+            self._begin([row for row in read(self.path) if int(row["iteration"]) <= event.iteration])
+            self._write()
         elif isinstance(event, Evaluated):
             self._measured(event)
         elif isinstance(event, Recovered):
@@ -49,22 +51,23 @@ class CsvLog:
 
     def resume(self, rows: Iterable[Mapping[str, float]]) -> None:
         """The run goes on after these iterations: what the file lacks of them is added, what is later goes away."""
-        known = {int(row["iteration"]): row for row in read(self.path)}
+        known = {int(row["iteration"]): row for row in self._known()}
         past = {int(row["iteration"]): {name: _text(value) for name, value in row.items()} for row in rows}
         if not past:
             return
         kept = {i: row for i, row in known.items() if i < min(past) or (i in past and row["loss"] == past[i]["loss"])}
         merged = past | kept
-        self._replace([merged[i] for i in sorted(merged)])
+        self._begin([merged[i] for i in sorted(merged)])
+        self._write()
 
-    def _replace(self, rows: Sequence[Mapping[str, str]]) -> None:
-        with atomic_write(self.path) as stream:
-            stream.write(",".join(COLUMNS).encode() + b"\r\n")
-            for row in rows[:-1]:
-                stream.write(_line(row))
-            offset, last = stream.tell(), [{"note": "", **row} for row in rows[-1:]]
-            stream.write(b"".join(map(_line, last)))
-        self.rows, self.offset, self.written = last, offset, True
+    def _known(self) -> list[dict[str, str]]:
+        """All rows, written or not."""
+        written = {} if self.anew else {row["iteration"]: row for row in read(self.path)}
+        return list((written | {row["iteration"]: row for row in self.rows}).values())
+
+    def _begin(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """The file is to have these rows and no others."""
+        self.rows, self.anew = [{"note": "", **row} for row in rows], True
 
     def _append(self, e: TurnDone) -> None:
         numbers = {
@@ -87,31 +90,41 @@ class CsvLog:
 
     def _recovered(self, e: Recovered) -> None:
         """A note in the row of its iteration, or in the next one; rows of iterations that are undone go away."""
-        if self.row and int(self.row["iteration"]) > e.iteration:
-            rows = {row["iteration"]: row for row in [*read(self.path), *self.rows]}
-            self._replace([row for row in rows.values() if int(row["iteration"]) <= e.iteration])
-        if self._is_last(e.iteration):
+        undone = bool(self.row) and int(self.row["iteration"]) > e.iteration
+        if undone:
+            self._begin([row for row in self._known() if int(row["iteration"]) <= e.iteration])
+        last = self._is_last(e.iteration)
+        if last:
             self.row["note"] = "; ".join(filter(None, (self.row["note"], e.message)))
-            self._write()
         else:
             self.note = "; ".join(filter(None, (self.note, e.message)))
+        if undone or last:
+            self._write()
 
     def _is_last(self, iteration: int) -> bool:
         return self.row.get("iteration") == str(iteration)
 
     def _write(self) -> None:
-        """The last row, over what there was of it, and those that it waited with."""
+        """The last row, over what there was of it, and those that it waited with; or all of a file that begins anew."""
         lines, self.written = [_line(row) for row in self.rows], False
+        if self.anew or not os.path.exists(self.path):
+            with atomic_write(self.path) as stream:
+                stream.write(HEADER + b"".join(lines))
+            self.offset, self.anew = len(HEADER), False
+        else:
+            self._overwrite(b"".join(lines))
+        self.offset += sum(map(len, lines[:-1]))
+        self.rows, self.written = self.rows[-1:], True
+
+    def _overwrite(self, text: bytes) -> None:
         try:
             with open(self.path, "r+b") as stream:
                 stream.seek(self.offset)
-                stream.write(b"".join(lines))
+                stream.write(text)
                 stream.truncate()
         except OSError:
             os.truncate(self.path, self.offset)  # rather no row than half of one
             raise
-        self.offset += sum(map(len, lines[:-1]))
-        self.rows, self.written = self.rows[-1:], True
 
 
 def _line(row: Mapping[str, str]) -> bytes:
