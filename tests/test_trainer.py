@@ -436,17 +436,62 @@ def test_going_back_has_an_end(place, monkeypatch):
         run(30, sinks=[log, Interrupt(4, signal.SIGUSR1)])
     assert sum("back to iteration 4" in event.message for event in log.of(Recovered)) == 5
     assert np.isfinite(np.frombuffer(weights_of("backup/tiny_last.weights")[20:], np.float32)).all()
+    factor = checkpoint.read_state("backup/tiny_last.weights")["replicas"][0]["factor"]
+    assert factor == 1, "whoever lowers the rate and goes on gets the rate that he sets"
 
 
-def test_a_lost_state_is_said_when_it_is_needed(place, monkeypatch):
+@pytest.mark.parametrize("lost", [["state.pt"], ["state.pt", "weights"]], ids=["state", "both"])
+def test_without_its_state_a_run_goes_back_to_the_weights_alone(place, monkeypatch, caplog, lost):
     poison(monkeypatch, {7, 8, 9})
 
     def remove(event) -> None:
-        if isinstance(event, TurnDone) and event.iteration == 6:
-            Path("backup/tiny_last.state.pt").unlink()
+        if isinstance(event, TurnDone) and event.iteration == 6 and len(log.of(TurnDone)) == 6:
+            for suffix in lost:
+                Path(f"backup/tiny_last.{suffix}").unlink()
 
-    with pytest.raises(DarknetpyError, match=r"tiny_last.weights: .* and the state to go back to is gone; look at"):
-        run(sinks=[Interrupt(5, signal.SIGUSR1), remove])
+    log = Log()
+    sinks = [log, Interrupt(5, signal.SIGUSR1), remove]
+    if "weights" in lost:
+        with pytest.raises(DarknetpyError, match=r"tiny_last.weights: .* and what to go back to is gone; look at"):
+            run(sinks=sinks)
+        return
+    result = run(evaluate=True, map_every=3, sinks=sinks)
+    message = "backup/tiny_last.state.pt is gone: the run goes on from backup/tiny_last.weights alone, without its"
+    assert message in caplog.text
+    assert "back to iteration 5, going on with 0.5 times" in log.of(Recovered)[-1].message
+    assert [event.iteration for event in log.of(TurnDone)] == [*range(1, 7), *range(6, 15)]
+    assert [iteration for iteration, _ in result.history] == [3, 6, 9, 12, 14]
+    assert np.isfinite(np.frombuffer(weights_of()[20:], np.float32)).all()
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_signal_after_an_update_that_is_not_finite_leaves_what_was_good(place, monkeypatch, caplog, saved):
+    """The signal comes in the middle of the next turn, before its loss has told."""
+    original, accumulate = Learner.update, Learner.accumulate
+
+    def update(self, *args):
+        rate = original(self, *args)
+        if self.iteration == 8:
+            next(iter(self.network.parameters())).data.fill_(float("inf"))
+        return rate
+
+    def interrupted(self, *args, **kwargs):
+        if self.iteration == 8:
+            os.kill(os.getpid(), signal.SIGINT)
+        return accumulate(self, *args, **kwargs)
+
+    monkeypatch.setattr(Learner, "update", update)
+    monkeypatch.setattr(Learner, "accumulate", interrupted)
+    log = Log()
+    result = run(sinks=[log, *([Interrupt(5, signal.SIGUSR1)] if saved else [])])
+    assert result.iteration == (5 if saved else 0)
+    assert f"the weights are not finite: back to iteration {result.iteration}" in log.of(Recovered)[-1].message
+    if saved:
+        assert "stopped at iteration 5 (SIGINT); go on with backup/tiny_last.weights" in caplog.text
+        assert np.isfinite(np.frombuffer(weights_of("backup/tiny_last.weights")[20:], np.float32)).all()
+    else:
+        assert list(Path("backup").iterdir()) == []
+        assert "nothing is written" in caplog.text
 
 
 def test_a_skipped_last_turn_costs_neither_evaluation_nor_files(place, monkeypatch):

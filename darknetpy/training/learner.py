@@ -61,19 +61,26 @@ class Learner:
             raise UsageError("-gpu_share does not go together with -strict")
         self.check = False
         self.schedule = Schedule(self.net, self.replicas.size)
-        self.optimizer = Optimizer(network, strict)
-        self.average = MovingAverage(network, self.optimizer, strict)
         self.subdivisions = max(1, self.net.subdivisions)
         self.images = self.net.images_per_update
         self.replicas.weight = self.parts(self.net.mini_batch)[self.replicas.rank] / (
             self.net.mini_batch * self.subdivisions
         )
+        self.num_boxes = 0
+        self.splits = 1
+        self.begin()
+
+    def begin(self) -> None:
+        """Go on from the network's weights and `seen` alone, as Darknet does: nothing else is remembered."""
+        network = self.network
+        self.optimizer = Optimizer(network, self.strict)
+        self.optimizer.zero_grad()
+        self.average = MovingAverage(network, self.optimizer, self.strict)
         self.seen = network.seen
         self.iteration = self.clock = self.seen // self.images
         self.head_states: dict[int, dict] = {layer.index: {} for layer in network.structure.heads}
         self.net_state: dict = {}
-        self.num_boxes = 0
-        self.splits = 1
+        network.reset_state()
 
     def parts(self, rows: int) -> list[int]:
         """Images of a turn for each replica, with mini-batches of so many rows; sequences and contrastive pairs stay

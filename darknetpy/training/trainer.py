@@ -327,6 +327,7 @@ class Trainer:
         """The last files: `_final` where the run came to its end, `_last` with its state where it may go on."""
         if self.replicas.size == 1:
             self.result.stopped = self.result.stopped or self.signals.ending
+        self._finite()  # a signal in the middle of a turn comes before this was asked
         if self.result.stopped not in GOING_ON:
             self.learner.synchronise()
             self.result.final = self.saver.named("final", self.network)
