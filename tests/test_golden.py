@@ -20,10 +20,10 @@ from tools.golden.common import NOT_CHECKED, OK, Places
 
 COLLECTION, SHIPPED = SHARED / "golden", TESTS / "golden"
 SHIPPED_KINDS = Counter(forward=65, image=1, loss=73, rates=20, step=93, sizes=1, augment=4, multigpu=8)
-COLLECTION_KINDS = SHIPPED_KINDS + Counter(boxes=24, map=1, tensors=1, text=1, augment=2, classify=3)
+COLLECTION_KINDS = SHIPPED_KINDS + Counter(boxes=24, map=1, tensors=1, text=1, augment=2, classify=3, curve=1)
 COLLECTION_KINDS["augment classifier"] = 1
-NOT_TARGETS = {"forward/cpu_zero_activations", "train/step/coordconv"}
-"""Cases that record a defect of Darknet's CPU build, and a data race of its GPU build."""
+NOT_TARGETS = {"forward/cpu_zero_activations", "train/step/coordconv", "curve/runs"}
+"""Cases that record a defect of Darknet's CPU build, and a data race of its GPU build; trainings that take hours."""
 
 
 def _found() -> dict[str, tuple[str, Path]]:
@@ -44,7 +44,7 @@ def test_case(name: str) -> None:
     outcomes = run(*FOUND[name], Places())
     assert outcomes
     for outcome in outcomes:
-        if name in NOT_TARGETS:
+        if NOT_TARGETS & {name, outcome.case}:
             assert outcome.status == NOT_CHECKED, outcome
         else:
             assert outcome.status == OK, f"{outcome.case}: {outcome.note}"

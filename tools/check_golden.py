@@ -77,6 +77,7 @@ CHECKS = {
     "map": evaluation.check,
     "augment classifier": class_augment.check,
     "classify": classify.check,
+    "curve": evaluation.check_curve,
     "rates": lambda path, places: training.check_rates(path),
     "sizes": lambda path, places: training.check_sizes(path),
     "loss": training.check_loss,

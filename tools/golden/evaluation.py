@@ -1,4 +1,4 @@
-"""mAP from stored detections to the last digit; letterbox, recall and valid end to end."""
+"""mAP from stored detections to the last digit; letterbox, recall, valid and a trained network end to end."""
 
 from __future__ import annotations
 
@@ -47,6 +47,19 @@ def check(folder: Path, places: Places) -> list[Outcome]:
             with tempfile.TemporaryDirectory() as place:
                 outcomes.append(_end_to_end(folder, name, words, Path(place), models, case))
     return outcomes
+
+
+def check_curve(folder: Path, places: Places) -> list[Outcome]:
+    """The mAP of the weights that a run of Darknet ended with; its runs themselves have a tool of their own."""
+    worst, out = Worst(), io.StringIO()
+    with inside(folder / "data"), contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        status = main(["detector", "map", "digits.data", "digits-tiny.cfg", "../final_a.weights", "-nogpu"])
+    if status:
+        worst.fail(f"exit status {status}")
+    else:
+        _compare_map(folder / "final_a.map.txt", out.getvalue(), worst)
+    runs = Outcome("curve/runs", NOT_CHECKED, note="by tools/check_curve.py")
+    return [worst.outcome("curve/final_a.map"), runs]
 
 
 def _value(words: list[str], flag: str, default: float) -> float:
@@ -113,7 +126,7 @@ def _end_to_end(folder: Path, name: str, words: list[str], place: Path, models: 
         if status:
             worst.fail(f"exit status {status}: {err.getvalue()[-200:]}")
         elif name.startswith("map_"):
-            _compare_map(folder, name, out.getvalue(), worst)
+            _compare_map(folder / "stdout" / f"{name}.stdout.txt", out.getvalue(), worst)
         elif name == "recall":
             _compare_recall(folder, err.getvalue(), worst)
         else:
@@ -121,10 +134,9 @@ def _end_to_end(folder: Path, name: str, words: list[str], place: Path, models: 
     return worst.outcome(case)
 
 
-def _compare_map(folder: Path, name: str, text: str, worst: Worst) -> None:
+def _compare_map(printed: Path, text: str, worst: Worst) -> None:
     pattern = r"mean average precision \(mAP@[\d.]+\) = ([\d.]+)"
-    stored = (folder / "stdout" / f"{name}.stdout.txt").read_text()
-    mine, want = (float(re.search(pattern, t)[1]) for t in (text, stored))
+    mine, want = (float(re.search(pattern, t)[1]) for t in (text, printed.read_text()))
     worst.see("mAP, points", 100 * abs(mine - want), POINTS)
 
 
