@@ -25,11 +25,13 @@ PICTURES = 8
 """Of the evaluation that is tried."""
 ROWS_ON_CPU = 2
 """Of a mini-batch on a CPU, whose memory is not what runs short."""
+BACKWARD = 3.0
+"""A turn takes about so much of the time of its forward pass."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """`work` is `times` as long as the step named `like`, which comes before it."""
+    """`work` takes `times` as long as the step named `like`, which comes before it; left out where that was."""
 
     name: str
     work: Callable[[], None]
@@ -48,13 +50,15 @@ def rehearse(trainer: Trainer) -> None:
     left_out = []
     for step in _steps(trainer):
         start = time.perf_counter()
-        if trainer.replicas.share(start - began + step.times * took.get(step.like, 0.0) > LIMIT):
+        unknown = bool(step.like) and step.like not in took
+        estimate = step.times * took.get(step.like, 0.0)
+        if trainer.replicas.share(unknown or start - began + estimate > LIMIT):
             left_out.append(step.name)
             continue
         step.work()
         took[step.name] = time.perf_counter() - start
     device = str(trainer.device)
-    if peak := peak_memory(device):
+    if (peak := peak_memory(device)) and not any(name.startswith("training") for name in left_out):
         sizes = sorted({trainer.feed.sizes.largest, (trainer.net.width, trainer.net.height)})
         shown = " and ".join(f"{w}x{h}" for w, h in sizes)
         warn(f"memory: {peak / 2**30:.2f} of {total_memory(device) / 2**30:.1f} GiB at sizes {shown}")
@@ -64,27 +68,45 @@ def rehearse(trainer: Trainer) -> None:
 
 
 def _steps(trainer: Trainer) -> list[Step]:
+    """A CPU begins with one picture, from which follows what more of them take; a GPU takes them at once."""
+    sizes = trainer.feed.sizes.ends()[::-1]
+    area, measures, slow = _area(sizes[0]), trainer.measurement is not None, trainer.device.type == "cpu"
     steps = [
         Step("a save and a load", lambda: _save_and_load(trainer)),
         Step("a chart", trainer.events.rehearse),
     ]
-    if trainer.measurement is not None:
-        steps.append(Step("an evaluation of one picture", lambda: _evaluate(trainer, 1)))
-        steps.append(Step("an evaluation", lambda: _evaluate(trainer, PICTURES), steps[-1].name, PICTURES))
-    first: tuple[str, int] = ("", 1)
-    for w, h in reversed(trainer.feed.sizes.ends()):
-        name = f"training at {w}x{h}"
-        steps.append(Step(name, lambda w=w, h=h: _train(trainer, w, h), first[0], w * h / first[1]))
-        first = name, w * h
+    said: set[str] = set()
+    one = "an evaluation of one picture" if measures and slow else ""
+    if one:
+        steps.append(Step(one, lambda: _evaluate(trainer, 1, said)))
+    like, pictures = "", 1
+    if slow and trainer.net.time_steps == 1 and not trainer.net.contrastive:
+        like = "training on one picture"
+        share = BACKWARD * area / _area((trainer.net.width, trainer.net.height))
+        steps.append(Step(like, lambda: _train(trainer, sizes[0], 1), one, share))
+    if measures:
+        steps.append(Step("an evaluation", lambda: _evaluate(trainer, PICTURES, said), one, PICTURES))
+    for size in sizes:
+        rows, name = _rows(trainer, size), f"training at {size[0]}x{size[1]}"
+        times = rows / pictures * _area(size) / area
+        steps.append(Step(name, lambda size=size, rows=rows: _train(trainer, size, rows), like, times))
+        like, pictures, area = name, rows, _area(size)
     return steps
 
 
-def _train(trainer: Trainer, width: int, height: int) -> None:
+def _area(size: tuple[int, int]) -> int:
+    """Pixels; a text has none, and counts as one."""
+    return max(1, size[0] * size[1])
+
+
+def _rows(trainer: Trainer, size: tuple[int, int]) -> int:
+    rows = trainer.feed.rows_at(size)
+    return min(rows, ROWS_ON_CPU) if trainer.device.type == "cpu" and trainer.net.time_steps == 1 else rows
+
+
+def _train(trainer: Trainer, size: tuple[int, int], rows: int) -> None:
     """One mini-batch forward and backward, with real pictures and room for the momentum, then as if it had not been."""
-    rows = trainer.feed.rows_at((width, height))
-    if trainer.device.type == "cpu" and trainer.net.time_steps == 1:
-        rows = min(rows, ROWS_ON_CPU)
-    batch = trainer.feed.one((width, height), rows)
+    batch = trainer.feed.one(size, rows)
 
     def accumulate() -> None:
         trainer.transaction.begin()
@@ -98,12 +120,14 @@ def _train(trainer: Trainer, width: int, height: int) -> None:
     trainer.remedies.attempt(accumulate, trainer.transaction.undo)
 
 
-def _evaluate(trainer: Trainer, pictures: int) -> None:
+def _evaluate(trainer: Trainer, pictures: int, said: set[str]) -> None:
     """A few pictures; what fails here would only be skipped later, so it is said and the run begins all the same."""
     try:
         trainer.measurement(trainer.network.state_dict, pictures)
     except ReplicaFailed as error:
-        warn(f"evaluations will fail: {error}")
+        if str(error) not in said:
+            said.add(str(error))
+            warn(f"evaluations will fail: {error}")
 
 
 def _save_and_load(trainer: Trainer) -> None:
