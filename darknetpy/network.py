@@ -7,7 +7,7 @@ outputs = network.layer_outputs(x)                 # one tensor a layer
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +109,7 @@ class Network(nn.Module):
         _check_memory(structure)
         self.structure, self.strict = structure, structure.strict
         self.net, self.layers = structure.net, structure.layers
+        self.names: list[str] = []
         self.time_steps = structure.time_steps
         self.slots = nn.ModuleList(LayerTensors(layer.tensors()) for layer in self.layers)
         self.states: list[dict] = [{} for _ in self.layers]
@@ -170,32 +171,37 @@ class Network(nn.Module):
                 for name, array in arrays.items():
                     source = torch.from_numpy(array.copy())
                     self.slots[index].get(name).view(-1)[: source.numel()].copy_(source.view(-1))
-        self.header, self._fused = loaded.header, None
+        self.header, self.names, self._fused = loaded.header, loaded.names, None
 
-    def save_weights(self, path: str | os.PathLike, header: Header | None = None, cutoff: int | None = None) -> None:
+    def save_weights(
+        self, path: str | os.PathLike, header: Header | None = None, cutoff: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
         """Write a `.weights` file, or a `.pt` by its suffix (Darknet: `save_weights_upto`).
 
         Args:
             header: version and seen; None: as loaded, so that reading and writing gives the same bytes.
             cutoff: only layers before this one.
+            names: of the classes, for a `.pt`; None: as loaded.
         """
         header = header or self.header
-        stored = [
-            (layer, spec, tensor.detach().cpu())
-            for layer, spec, tensor in self.named_tensors()
-            if spec.stored and (cutoff is None or layer.index < cutoff)
-        ]
         if ptfile.is_pt(path):
-            arrays = {f"{layer.index}.{spec.name}": tensor for layer, spec, tensor in stored}
-            ptfile.write_pt(path, self.structure.cfg.text, header, arrays)
+            arrays = {f"{layer.index}.{spec.name}": tensor for layer, spec, tensor in self.stored_tensors(cutoff)}
+            ptfile.write_pt(path, self.structure.cfg.text, header, arrays, self.names if names is None else names)
         else:
-            write_weights(path, header, (tensor.numpy() for _, _, tensor in self._file_order(stored, header)))
+            write_weights(path, header, (tensor.numpy() for _, _, tensor in self.file_order(header, cutoff)))
 
-    def _file_order(self, stored, header):
-        for layer, spec, tensor in stored:
-            if header.transpose and layer.is_dense and spec.name.endswith("weights"):
-                tensor = tensor.t()
-            yield layer, spec, tensor
+    def stored_tensors(self, cutoff: int | None = None) -> Iterator[tuple[Layer, TensorSpec, Tensor]]:
+        """The tensors that files hold, on the CPU; those of layers before `cutoff`."""
+        for layer, spec, tensor in self.named_tensors():
+            if spec.stored and (cutoff is None or layer.index < cutoff):
+                yield layer, spec, tensor.detach().cpu()
+
+    def file_order(self, header: Header, cutoff: int | None = None) -> Iterator[tuple[Layer, TensorSpec, Tensor]]:
+        """The stored tensors as a `.weights` file of that version holds them."""
+        for layer, spec, tensor in self.stored_tensors(cutoff):
+            turned = header.transpose and layer.is_dense and spec.name.endswith("weights")
+            yield layer, spec, tensor.t() if turned else tensor
 
     def layout(self) -> list[Block]:
         """What a `.weights` file of this network consists of, layer by layer."""

@@ -1,7 +1,9 @@
 """The `.pt` form of a network: plain tensors, the cfg text and the header, readable with `weights_only=True`.
 
 {"format": "darknetpy", "version": 1, "cfg": str, "header": [major, minor, revision, seen],
- "tensors": {"0.biases": Tensor, ...}}
+ "tensors": {"0.biases": Tensor, ...}, "names": [str, ...]}
+
+`names` are those of the classes, and may be missing.
 
 A file from elsewhere is looked through before torch sees it: `weights_only` keeps it from running anything, but not
 from filling the memory.
@@ -27,6 +29,7 @@ FORMAT, VERSION = "darknetpy", 1
 
 _MOST_BYTES, _MOST_STEPS = 16 << 20, 1_000_000
 """Bounds of a file's description, which holds the cfg text and some 300 bytes (40 steps) a tensor."""
+_MOST_NAMES = 100_000
 _END_BYTES = 22
 """Length of the record that ends a zip archive without a comment."""
 _TENSOR, _PARAMETER = "torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"
@@ -55,20 +58,32 @@ def is_pt(path: str | os.PathLike) -> bool:
     return os.fspath(path).lower().endswith((".pt", ".pth"))
 
 
-def write_pt(path: str | os.PathLike, cfg_text: str, header: Header, tensors: dict[str, Any]) -> None:
-    """Write network, weights and header; to a temporary file first. Raises WeightsError for inf and nan."""
+def write_pt(
+    path: str | os.PathLike, cfg_text: str, header: Header, tensors: dict[str, Any], names: Sequence[str] = ()
+) -> None:
+    """Write network, weights, header and class names, if there are any; to a temporary file first.
+
+    Raises WeightsError for inf and nan.
+    """
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "cfg": cfg_text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"),
+        "cfg": _unicode(cfg_text),
         "header": [header.major, header.minor, header.revision, header.seen],
         "tensors": {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()},
     }
+    if names:
+        content["names"] = [_unicode(name) for name in names]
     for name, tensor in content["tensors"].items():
         if not torch.isfinite(tensor).all():
             raise WeightsError(f"is not written: tensor {name} holds inf or nan", file=path)
     with atomic_write(path) as stream:
         torch.save(content, stream)
+
+
+def _unicode(text: str) -> str:
+    """Text without bytes of another encoding."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def load_pt(path: str | os.PathLike) -> dict[str, Any]:
@@ -206,7 +221,9 @@ def _check_content(name: str, content: dict[str, Any]) -> None:
     plain = isinstance(tensors, dict) and all(
         isinstance(key, str) and type(value) is torch.Tensor for key, value in tensors.items()
     )
-    if not whole or not plain or not isinstance(content.get("cfg"), str):
+    names = content.get("names", [])
+    named = isinstance(names, list) and len(names) <= _MOST_NAMES and all(isinstance(n, str) for n in names)
+    if not whole or not plain or not named or not isinstance(content.get("cfg"), str):
         raise WeightsError("is a darknetpy file with parts missing or damaged", file=name)
 
 
@@ -218,7 +235,9 @@ def read_pt(path: str | os.PathLike, layout: Sequence[Block]) -> WeightsFile:
     name = os.fspath(path)
     content = load_pt(name)
     tensors = content["tensors"]
-    result = WeightsFile(Header(*content["header"]), layers=layout[-1].layer + 1 if layout else 0)
+    result = WeightsFile(
+        Header(*content["header"]), layers=layout[-1].layer + 1 if layout else 0, names=content.get("names", [])
+    )
     known = {f"{block.layer}.{tensor}" for block in layout for tensor in block.passed_over}
     for block in layout:
         for tensor, shape in block.tensors:

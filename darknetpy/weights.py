@@ -76,12 +76,14 @@ class WeightsFile:
         arrays: (layer, name) -> float32 array of the layout's shape; a view of the mapped file.
         layers: number of layers of the layout that the file covers (all, or up to the cut).
         cut_inside: (layer, name, count) of an array of which only a prefix was there (strict only).
+        names: of the classes, where the file has them.
     """
 
     header: Header
     arrays: dict[tuple[int, str], np.ndarray] = field(default_factory=dict)
     layers: int = 0
     cut_inside: list[tuple[int, str, int]] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 def read_header(path: str | os.PathLike) -> Header:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -161,6 +162,22 @@ def test_safetensors_hold_the_weights_and_the_cfg(tmp_path):
             assert torch.equal(stored.get_tensor(f"{layer.index}.{spec.name}"), tensor)
 
 
+def test_a_pt_file_brings_the_names_of_its_classes(tmp_path):
+    ours = network("yolov4-tiny.cfg")
+    names = ["", *(f"thing {i}" for i in range(1, 80))]
+    cfg = tmp_path / "a.cfg"
+    cfg.write_text(ours.structure.cfg.text)
+    export_file(ours, tmp_path / "a.pt", Options(names=names))
+    assert Detector(cfg, tmp_path / "a.pt").names == names
+    assert Detector(cfg, tmp_path / "a.pt", ["x"] * 80).names == ["x"] * 80, "given ones come first"
+    again = Network(cfg, tmp_path / "a.pt")
+    again.save_weights(tmp_path / "b.pt")
+    again.load_weights(tmp_path / "b.pt")
+    assert again.names == names, "also when it is written again"
+    ours.save_weights(tmp_path / "a.weights")
+    assert Detector(cfg, tmp_path / "a.weights").names[1] == "class_1"
+
+
 # --- nothing wrong is left behind -----------------------------------------------------------------------------------
 
 
@@ -182,6 +199,50 @@ def test_a_file_that_computes_something_else_is_not_written(tmp_path, monkeypatc
         export_file(ours, tmp_path / "a.torchscript")
     assert (tmp_path / "a.torchscript").read_bytes() == b"the one before"
     assert os.listdir(tmp_path) == ["a.torchscript"]
+
+
+def cut(network, path, options):
+    network.save_weights(path)
+    Path(path).write_bytes(Path(path).read_bytes()[:-4])
+
+
+def changed(network, path, options):
+    with torch.no_grad():
+        bias = network.tensors_of(2).biases
+        bias[0] += 1
+        (export_formats.write_safetensors if path.endswith("safetensors") else Network.save_weights)(network, path)
+        bias[0] -= 1
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write", "sentence"),
+    [
+        (".weights", cut, "it was not read back whole"),
+        (".weights", changed, r"tensor 2\.biases was not read back as it is"),
+        (".safetensors", changed, r"tensor 2\.biases was not read back as it is"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_not_written(tmp_path, monkeypatch, suffix, write, sentence):
+    wanted = export_formats.FORMATS[suffix]
+    monkeypatch.setitem(export_formats.FORMATS, suffix, replace(wanted, write=write))
+    with pytest.raises(WeightsError, match=f"is not written: {sentence}"):
+        export_file(network("yolov4-tiny.cfg"), tmp_path / f"a{suffix}")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("thresh", "overlap"), [(0.01, 0.0), (0.0, 0.5)])
+def test_a_file_that_suppresses_otherwise_is_not_written(tmp_path, monkeypatch, thresh, overlap):
+    ours, append = network("yolov4-tiny.cfg"), export_formats.append_suppression
+    assert export_file(ours, tmp_path / "a.onnx", Options("nms")).same
+    os.remove(tmp_path / "a.onnx")
+
+    def otherwise(source, path, contents, least, most):
+        append(source, path, contents, least + thresh, most + overlap)
+
+    monkeypatch.setattr(export_formats, "append_suppression", otherwise)
+    with pytest.raises(WeightsError, match=r"is not written: its suppression keeps \d+ boxes, not \d+"):
+        export_file(ours, tmp_path / "a.onnx", Options("nms"))
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_name_that_cannot_be_written_is_said_before_anything_is_loaded(tmp_path, monkeypatch, capsys):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from darknetpy.errors import DataError, UsageError, WeightsError
 from darknetpy.export.module import BOXES, CONTENTS, NMS, RAW
 from darknetpy.export.onnx import append_suppression, write_onnx
-from darknetpy.export.safetensors import write_safetensors
+from darknetpy.export.safetensors import pairs_of_safetensors, write_safetensors
 from darknetpy.export.torchscript import write_torchscript
-from darknetpy.export.verify import Comparison, verify
+from darknetpy.export.verify import Comparison, Pairs, check_suppression, check_tensors, pairs_of_weights, verify
 from darknetpy.network import Network
 
 
@@ -21,7 +21,7 @@ class Options:
     """How to write a file.
 
     Attributes:
-        contents: `raw`, `boxes` or `nms` (ONNX only); names: of the classes, for the metadata.
+        contents: `raw`, `boxes` or `nms` (ONNX only); names: of the classes, for the metadata; none: the network's.
         dynamic_size: any size of pictures (ONNX); thresh, nms: of the suppression inside.
         verify: compare what was written with the network before it gets its name.
     """
@@ -36,17 +36,20 @@ class Options:
 
 @dataclass(frozen=True)
 class Format:
-    """`write` takes network, path and options; `contents` are those that it can hold; `runs`: whether it can be run."""
+    """`write` takes network, path and options; `contents` are those that it can hold; `pairs`: how the tensors of a
+    file that cannot be run are read back, beside the network's."""
 
     write: Callable[[Network, str, Options], None]
     contents: tuple[str, ...] = (RAW,)
-    runs: bool = True
+    pairs: Callable[[Network, str], Pairs] | None = None
 
 
 FORMATS: dict[str, Format] = {
-    ".weights": Format(lambda network, path, o: network.save_weights(path), runs=False),
-    ".pt": Format(lambda network, path, o: network.save_weights(path)),
-    ".safetensors": Format(lambda network, path, o: write_safetensors(network, path, o.names), runs=False),
+    ".weights": Format(lambda network, path, o: network.save_weights(path), pairs=pairs_of_weights),
+    ".pt": Format(lambda network, path, o: network.save_weights(path, names=o.names)),
+    ".safetensors": Format(
+        lambda network, path, o: write_safetensors(network, path, o.names), pairs=pairs_of_safetensors
+    ),
     ".onnx": Format(
         lambda network, path, o: write_onnx(
             network, path, BOXES if o.contents == NMS else o.contents, o.names, o.dynamic_size
@@ -62,11 +65,12 @@ FORMATS: dict[str, Format] = {
 def export_file(network: Network, path: str | os.PathLike, options: Options | None = None) -> Comparison | None:
     """Write `network` in the format that the suffix of `path` names.
 
-    What can be run is first compared with the network; only a file that gives the same gets its name. Returns the
-    comparison, None where there was nothing to run.
-    Raises UsageError for an unknown suffix or contents, WeightsError for a file that does not compute the same.
+    What can be run is first compared with the network, of anything else the tensors; only a file that gives the same
+    gets its name. Returns the comparison, None where there was nothing to run.
+    Raises UsageError for an unknown suffix or contents, WeightsError for a file that does not compute or hold the same.
     """
     name, options = os.fspath(path), options or Options()
+    options = replace(options, names=options.names or network.names)
     wanted = format_of(name, options.contents)
     try:
         folder = tempfile.TemporaryDirectory(prefix=".export", dir=os.path.dirname(name) or ".")
@@ -75,13 +79,27 @@ def export_file(network: Network, path: str | os.PathLike, options: Options | No
     with folder as place:
         fresh = os.path.join(place, os.path.basename(name))
         wanted.write(network, fresh, options)
-        comparison = verify(network, fresh) if wanted.runs and options.verify else None
-        if comparison is not None and not comparison.same:
-            raise WeightsError(f"is not written: {comparison.sentence()}", file=name)
+        comparison = _checked(network, fresh, wanted, name) if options.verify else None
         if options.contents == NMS:
-            append_suppression(fresh, NMS, options.thresh, options.nms)
+            decoded = os.path.join(place, "decoded.onnx")
+            os.replace(fresh, decoded)
+            append_suppression(decoded, fresh, NMS, options.thresh, options.nms)
+            if options.verify and (wrong := check_suppression(decoded, fresh, options.thresh, options.nms)):
+                raise WeightsError(f"is not written: {wrong}", file=name)
         os.replace(fresh, name)
     return comparison
+
+
+def _checked(network: Network, fresh: str, wanted: Format, name: str) -> Comparison | None:
+    """The comparison with what can be run. Raises WeightsError where a file is not what the network is."""
+    if wanted.pairs is None:
+        comparison = verify(network, fresh)
+        if not comparison.same:
+            raise WeightsError(f"is not written: {comparison.sentence()}", file=name)
+        return comparison
+    if wrong := check_tensors(wanted.pairs, network, fresh):
+        raise WeightsError(f"is not written: {wrong}", file=name)
+    return None
 
 
 def format_of(name: str, contents: str = RAW) -> Format:

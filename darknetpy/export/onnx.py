@@ -47,17 +47,18 @@ def write_onnx(
     onnx.save(model, path)
 
 
-def append_suppression(path: str, contents: str, thresh: float, overlap: float) -> None:
+def append_suppression(source: str, path: str, contents: str, thresh: float, overlap: float) -> None:
     """Turn a file with boxes and scores into one with `detections` (M, 7): rows picture, class, confidence, x, y, w, h,
     relative to the input. Suppression is ONNX' own NonMaxSuppression: hard, class by class.
 
     Args:
+        source: the file that is read, path: that is written.
         contents: what the metadata call it; thresh: least confidence; overlap: the largest that two boxes may have.
     """
     onnx = _library()
     import numpy as np
 
-    model = onnx.load(path)
+    model = onnx.load(source)
     graph, node, tensor = model.graph, onnx.helper.make_node, onnx.numpy_helper.from_array
     constants = {
         "nms_most": np.array([MOST_PER_CLASS], np.int64),

@@ -1,29 +1,33 @@
-"""Whether two files hold the same network: the largest difference of what they compute."""
+"""Whether two files hold the same network: the largest difference of what they compute, or that of their tensors."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from darknetpy.config import parse_cfg
-from darknetpy.errors import MissingFileError, UsageError, WeightsError
+from darknetpy.detections import Detections
+from darknetpy.errors import MissingFileError, UsageError, WeightsError, silenced
 from darknetpy.export.module import BOXES, NMS, RAW, Exported, Facts, boxes_and_scores, facts_of
-from darknetpy.export.onnx import MISSING
+from darknetpy.export.onnx import MISSING, MOST_PER_CLASS
 from darknetpy.export.torchscript import FACTS
 from darknetpy.images import letterbox_image, load_image, resize_image
 from darknetpy.network import Network
 from darknetpy.ptfile import is_pt, load_pt
+from darknetpy.weights import Block, read_weights
 
 TOLERANCE = 1e-4
 """Of |a-b| / (1 + |b|)."""
 RANDOM_PICTURES = 2
 CONFIDENCE = 0.25
 """Scores above it count as detections in the table."""
+Pairs = Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]
+"""Of each stored tensor its name, the network's, and the file's, None where it has none."""
 
 
 @dataclass(frozen=True)
@@ -227,3 +231,61 @@ def _row(name: str, a: np.ndarray, b: np.ndarray) -> Row:
     x, y = np.where(finite, a, 0).astype(np.float64), np.where(finite, b, 0).astype(np.float64)
     apart = np.abs(x - y)
     return Row(name, a.shape, float(apart.max(initial=0.0)), float((apart / (1 + np.abs(x))).max(initial=0.0)))
+
+
+# --- what is not run, and what is appended ---------------------------------------------------------------------------
+
+
+def pairs_of_weights(network: Network, path: str) -> Pairs:
+    """The tensors of a `.weights` file beside the network's."""
+    stored = list(network.file_order(network.header))
+    layout = [Block(layer.index, layer.type, [(spec.name, tuple(tensor.shape))]) for layer, spec, tensor in stored]
+    arrays = read_weights(path, layout).arrays
+    for layer, spec, tensor in stored:
+        found = arrays.get((layer.index, spec.name))
+        yield f"{layer.index}.{spec.name}", tensor, None if found is None else torch.from_numpy(found.copy())
+
+
+def check_tensors(pairs: Callable[[Network, str], Pairs], network: Network, path: str) -> str | None:
+    """What to say of a file whose tensors are not, bit by bit, the network's; else None."""
+    try:
+        with silenced():
+            for name, ours, found in pairs(network, path):
+                if found is None or not np.array_equal(ours.numpy(), found.numpy(), equal_nan=True):
+                    return f"tensor {name} was not read back as it is"
+    except WeightsError:
+        return "it was not read back whole"
+    return None
+
+
+def check_suppression(decoded: str, path: str, thresh: float, overlap: float) -> str | None:
+    """What to say of an ONNX file whose suppression keeps other boxes than ours does, of random pictures; else None.
+
+    Args:
+        decoded: the file with the boxes and scores that the suppression was appended to.
+    """
+    first = OfOnnx(decoded)
+    pictures = _pictures(first.facts, (), 0)
+    found = first(pictures)
+    ours = np.concatenate(
+        [
+            _suppressed(i, *map(torch.from_numpy, pair), thresh, overlap)
+            for i, pair in enumerate(zip(found["boxes"], found["scores"], strict=True))
+        ]
+    )
+    theirs = OfOnnx(path)(pictures)["detections"]
+    if len(ours) != len(theirs):
+        return f"its suppression keeps {len(theirs)} boxes, not {len(ours)}"
+    rows = [array[np.lexsort(array.T[::-1])] for array in (theirs, ours)]
+    return None if np.allclose(*rows, TOLERANCE, TOLERANCE) else "its suppression keeps other boxes"
+
+
+def _suppressed(picture: int, boxes: torch.Tensor, scores: torch.Tensor, thresh: float, overlap: float) -> np.ndarray:
+    """Rows (M, 7) of a picture, as `append_suppression` gives them, from boxes (N, 4) and scores (N, classes)."""
+    found = Detections(boxes, torch.ones(len(boxes)), torch.where(scores > thresh, scores, 0.0)).above(thresh)
+    kept, rows = found.nms("default", overlap), []
+    for class_id in range(scores.shape[1]):
+        strongest = torch.argsort(kept.probs[:, class_id], descending=True, stable=True)[:MOST_PER_CLASS]
+        for i in strongest[kept.probs[strongest, class_id] > 0].tolist():
+            rows.append([picture, class_id, float(kept.probs[i, class_id]), *kept.boxes[i].tolist()])
+    return np.array(rows, np.float32).reshape(-1, 7)

@@ -71,7 +71,7 @@ class Classifier(PictureNetwork):
             raise ConfigError("is no classifier", file=path, remedy="`detector` takes networks that find boxes")
         self.output = layers[-1]
         self.tree = getattr(self.output, "tree", None)
-        self.names = self._names(names or (self.tree.names if self.tree is not None else None))
+        self.names = self._names(names or self.network.names or (self.tree.names if self.tree is not None else None))
         self._inner = self._inner_classes(leaves)
 
     @property

@@ -33,7 +33,8 @@ class Detector(PictureNetwork):
     Args:
         cfg: network file, or a Network that exists already.
         weights: `.weights` or `.pt`; None runs random weights, as Darknet does.
-        names: class names: a file, or a list; fewer than the classes are filled up as `class_N` (with a warning).
+        names: class names: a file, or a list, None: those that a `.pt` holds; fewer than the classes are filled up as
+            `class_N` (with a warning).
         device: torch device.
         letter_box: keep the aspect ratio; None: what `[net] letter_box` says.
         strict: exactly Darknet.

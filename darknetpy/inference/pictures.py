@@ -40,7 +40,7 @@ class PictureNetwork:
         self.strict = strict or self.network.strict
 
     def _names(self, names: str | os.PathLike | Sequence[str] | None) -> list[str]:
-        given = read_names(names) if isinstance(names, str | os.PathLike) else list(names or [])
+        given = read_names(names) if isinstance(names, str | os.PathLike) else list(names or self.network.names)
         if given and len(given) != self.classes:
             warn(f"there are {len(given)} names for {self.classes} classes of {self.network.structure.cfg.path}")
         return given + [f"class_{i}" for i in range(len(given), self.classes)]
