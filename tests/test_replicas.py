@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -178,13 +180,16 @@ def test_a_run_of_several_goes_on_bit_for_bit(place):
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
-def start(place: Path, *words: str, **environment: str) -> subprocess.Popen:
+def start(place: Path, *words: str, terminal: int | None = None, **environment: str) -> subprocess.Popen:
+    """The command, with its output in a pipe or, where one is given, all in a terminal of its own."""
     command = [sys.executable, "-m", "darknetpy", "detector", "train", "obj.data", "tiny.cfg", *words]
     env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     options = ("-nogpu", "-dont_show", "-no_rehearsal", "-workers", "0", "-quiet")
-    return subprocess.Popen(
-        [*command, *options], cwd=place, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    if terminal is not None:
+        streams = {**dict.fromkeys(("stdin", "stdout", "stderr"), terminal), "start_new_session": True}
+        streams["preexec_fn"] = lambda: fcntl.ioctl(0, termios.TIOCSCTTY)
+    return subprocess.Popen([*command, *options], cwd=place, env=env, **streams)
 
 
 def children(process: subprocess.Popen) -> list[int]:
@@ -253,14 +258,13 @@ def test_a_dead_replica_ends_all_within_seconds(place, victim):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["killed", "terminal closed"])
-def test_a_dead_launcher_leaves_no_replica(place, end):
+def test_a_dead_launcher_leaves_no_replica(place):
     process = start(place, "-gpus", "0,1", "-set", "net.max_batches=100000")
     wait_for_iteration(process)
     pids = children(process)
-    process.send_signal(signal.SIGKILL if end == "killed" else signal.SIGHUP)
-    late = time.monotonic() + 10
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < late:
+    process.kill()
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
         time.sleep(0.2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
@@ -274,6 +278,21 @@ def test_a_signal_to_the_launcher_saves_and_ends(place):
     assert process.returncode == 130, rest
     assert "go on with backup/tiny_last.weights" in rest
     assert Path("backup/tiny_last.state.pt").exists()
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_saves_and_ends(place):
+    """Launcher and replicas hear of it, these from the launcher, too; and there is nowhere to write to any more."""
+    ours, theirs = os.openpty()
+    process, seen = start(place, "-gpus", "0,1", "-set", "net.max_batches=100000", terminal=theirs), b""
+    os.close(theirs)
+    while b"avg loss" not in seen:
+        seen += os.read(ours, 4096)
+    pids = children(process)
+    os.close(ours)
+    assert process.wait(timeout=60) == 129
+    assert Path("backup/tiny_last.state.pt").exists()
+    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from darknetpy.training.events import Evaluated, Recovered, Resized, Saved, Star
 from darknetpy.training.guard import Transaction
 from darknetpy.training.learner import Learner
 from darknetpy.training.measure import Measurement
+from darknetpy.training.signals import Signals
 
 AWKWARD = CFG.replace("[maxpool]\nsize=2\nstride=2\n", "[maxpool]\nsize=2\nstride=2\n\n[dropout]\nprobability=.3\n")
 AWKWARD = AWKWARD.replace("random=0", "random=1\nresize=1.3").replace("burn_in=0", "burn_in=2\nmosaic=1\nema_alpha=.9")
@@ -207,7 +208,7 @@ def test_workers_do_not_change_the_training(place, workers):
     assert weights_of() == plain
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_goes_on_bit_for_bit(place, caplog, number):
     log = Log()
     whole = run(evaluate=True, map_every=3, sinks=[log])
@@ -222,6 +223,27 @@ def test_an_interrupted_run_goes_on_bit_for_bit(place, caplog, number):
     assert [e.avg_loss for e in log.of(TurnDone)] == rows[8:]
     assert second.history == whole.history
     assert second.best_map == whole.best_map
+
+
+def test_a_signal_that_is_sent_twice_at_once_is_one_wish_and_a_later_one_is_another(monkeypatch):
+    with Signals(immediate=False) as asked:
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)  # by its default it would end this process
+        signal.raise_signal(signal.SIGINT)
+        assert asked.ending == "SIGHUP"
+        monkeypatch.setattr("darknetpy.training.signals.ECHO", 0.0)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_nohup_goes_on_when_the_terminal_is_closed():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals(immediate=False) as asked:
+            signal.raise_signal(signal.SIGHUP)
+            assert asked.ending is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_signal_in_the_middle_of_a_turn_undoes_it(place, monkeypatch):

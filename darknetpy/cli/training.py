@@ -12,9 +12,6 @@ from darknetpy.errors import UsageError, silenced, warn
 from darknetpy.layers import Structure
 from darknetpy.layers.trainable import BOX_HEADS, check_trainable
 
-EXIT_STATUS = {"SIGINT": 130, "SIGTERM": 143}
-"""Tells a run that a signal ended from one that came to its end."""
-
 
 def devices_of(line: Line) -> list[str]:
     """Devices of replicas still to be started, which then do the talking; [] where this process trains itself."""
@@ -38,6 +35,8 @@ def run(line: Line, structure: Structure, weights: str | None, backup: str, devi
     """
     if devices:
         return _launch(line, weights, backup, structure, devices)
+    from darknetpy.parallel.launch import ENDING
+
     replicas, device = join(line)
     if line.get("burn_in_single") and replicas.size > 1 and not started_here():
         warn("-burn_in_single has no effect where torchrun or SLURM starts the replicas: train alone first, -until N")
@@ -58,7 +57,7 @@ def run(line: Line, structure: Structure, weights: str | None, backup: str, devi
         strict=bool(line.get("strict")),
         sinks=_sinks(line) if replicas.main else [],
     )
-    return EXIT_STATUS.get(result.stopped, 0)
+    return ENDING.get(result.stopped, 0)
 
 
 def refuse_auto(line: Line) -> None:

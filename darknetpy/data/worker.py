@@ -27,12 +27,15 @@ _buffers: Buffers | None = None
 
 
 def start(data: Source, buffers: Buffers | None) -> None:
-    """Once in each process: one thread of its own, deaf to Ctrl-C (the parent decides), gone when the parent is."""
+    """Once in each process: one thread of its own, gone when the parent is, which decides what Ctrl-C and a closed
+    terminal mean."""
     global _data, _buffers
     _data, _buffers = data, buffers
     gc.freeze()  # what the parent made is not this process' to free
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 

@@ -16,13 +16,21 @@ from darknetpy.lazy import torch
 POLL = 0.1
 GRACE = 20.0
 """Seconds that the others have to end as well when one replica has ended because it was asked to."""
-ASKED = (130, 143)
-"""Exit statuses of a replica that saved and ended because a signal asked for it."""
+ENDING = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
+"""Signals that ask a run to save and end, and its exit status then."""
 STICKY = 75
 """Exit status of a replica whose device must be started anew (EX_TEMPFAIL)."""
 _WHY = {"SIGKILL": ", often because memory was short", "SIGBUS": ", often because /dev/shm was full"}
 RANK, SIZE, PARENT, DEVICES = "RANK", "WORLD_SIZE", "DARKNETPY_PARENT", "DARKNETPY_DEVICES"
 SLURM = {"SLURM_PROCID": RANK, "SLURM_NTASKS": SIZE, "SLURM_LOCALID": "LOCAL_RANK"}
+
+
+def heeded() -> list[int]:
+    """Numbers of the signals in ENDING that this process listens to: not to a closed terminal where `nohup` said so."""
+    numbers = {name: getattr(signal, name) for name in ENDING if hasattr(signal, name)}
+    if "SIGHUP" in numbers and signal.getsignal(numbers["SIGHUP"]) == signal.SIG_IGN:
+        del numbers["SIGHUP"]
+    return list(numbers.values())
 
 
 def is_replica() -> bool:
@@ -63,7 +71,7 @@ def launch(arguments: Sequence[str], devices: Sequence[str], extra: Mapping[str,
         subprocess.Popen(command, env={**os.environ, **environment(rank, count, store.port), **extra})
         for rank in range(count)
     ]
-    before = {number: signal.signal(number, _forward(processes)) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, _forward(processes)) for number in heeded()}
     try:
         return _wait(processes)
     finally:
@@ -134,7 +142,7 @@ def _end(processes: Sequence[subprocess.Popen], first: int) -> int:
         name = signal.Signals(-status).name
         why = _WHY.get(name, "")
         print(f"replica {first} was ended by {name}{why}: all replicas end", file=sys.stderr, flush=True)
-    end = time.monotonic() + (GRACE if status in ASKED else 0)
+    end = time.monotonic() + (GRACE if status in ENDING.values() else 0)
     while time.monotonic() < end and any(process.poll() is None for process in processes):
         time.sleep(POLL)
     for process in processes:

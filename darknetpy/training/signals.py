@@ -1,14 +1,18 @@
-"""Signals to a run: SIGINT and SIGTERM save and end it, SIGUSR1 saves and lets it go on."""
+"""Signals to a run: SIGINT, SIGTERM and SIGHUP save and end it, SIGUSR1 saves and lets it go on."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ENDING = ("SIGINT", "SIGTERM")
+from darknetpy.parallel.launch import heeded
+
 SAVING = "SIGUSR1"
+ECHO = 1.0
+"""Seconds in which another ending signal is the same wish: a terminal and the launcher both send it."""
 
 
 class Interrupted(BaseException):
@@ -19,8 +23,8 @@ class Signals:
     """Turns signals into wishes that the trainer asks for between two steps.
 
     Within `interruptible()` an ending signal raises Interrupted at once; elsewhere it waits until the trainer looks.
-    A second one is the system's own: it ends the process. Outside the main thread, where Python allows no handlers,
-    only KeyboardInterrupt remains.
+    A second one, unless it is an echo, is the system's own: it ends the process. Outside the main thread, where Python
+    allows no handlers, only KeyboardInterrupt remains.
 
     Attributes:
         ending: name of the signal that asked for the end, or None; save: whether a save was asked for.
@@ -30,15 +34,14 @@ class Signals:
         self.immediate = immediate
         self.ending: str | None = None
         self.save = False
-        self._open = False
+        self._open, self._asked = False, 0.0
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for name in (*ENDING, SAVING):
-                number = getattr(signal, name, None)
-                if number is not None:
-                    self._before[number] = signal.signal(number, self._received)
+            saving = [getattr(signal, SAVING)] if hasattr(signal, SAVING) else []
+            for number in (*heeded(), *saving):
+                self._before[number] = signal.signal(number, self._received)
         return self
 
     def __exit__(self, *_) -> None:
@@ -62,8 +65,13 @@ class Signals:
         if name == SAVING:
             self.save = True
             return
-        self.ending = name
-        signal.signal(number, self._before.get(number) or signal.SIG_DFL)
+        now = time.monotonic()
+        if self.ending:
+            if now - self._asked > ECHO:
+                signal.signal(number, self._before.get(number) or signal.SIG_DFL)
+                signal.raise_signal(number)
+            return
+        self.ending, self._asked = name, now
         if self._open:
             self._open = False
             raise Interrupted

@@ -15,6 +15,7 @@ from darknetpy.data.batches import Batch
 from darknetpy.data.loader import Loader
 from darknetpy.errors import warn
 from darknetpy.network import Network
+from darknetpy.parallel.launch import ENDING
 from darknetpy.parallel.replicas import ReplicaFailed
 from darknetpy.training import narrate
 from darknetpy.training.checkpoint import Checkpoints, is_finite, replica_state
@@ -29,7 +30,7 @@ from darknetpy.training.recovery import Recovery
 from darknetpy.training.rehearsal import rehearse
 from darknetpy.training.remedies import Remedies
 from darknetpy.training.saving import Saver
-from darknetpy.training.signals import ENDING, Interrupted, Signals
+from darknetpy.training.signals import Interrupted, Signals
 from darknetpy.training.tensors import copy_tensors
 
 SMOOTHING = 0.9
@@ -80,7 +81,7 @@ class TrainResult:
     Attributes:
         iteration: iterations done in all; avg_loss: smoothed loss; map, best_map: last and best mAP, or None.
         final, best: weights files written; history: (iteration, mAP) of each evaluation.
-        stopped: why it ended before `max_batches` (`SIGINT`, `SIGTERM`, `time`, `patience`, `map`), or None.
+        stopped: why it ended before `max_batches` (`SIGINT`, `SIGTERM`, `SIGHUP`, `time`, `patience`, `map`), or None.
     """
 
     iteration: int
