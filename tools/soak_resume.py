@@ -95,11 +95,12 @@ def soak(folder: Path, kills: int, iterations: int, seed: int, words: Sequence[s
     if process.returncode:
         raise SystemExit(output)
     expected, ends, done = (whole / "backup/tiny_final.weights").read_bytes(), 0, 0
+    over = False
     with tqdm(total=kills, unit="kill") as bar:
-        while done < kills or not (broken / "backup/tiny_final.weights").exists():
+        while done < kills or not over:
             process = start(broken, *going_on(broken), *words)
             if kill(process, rng.uniform(0, LONGEST) if done < kills else 3600):
-                done += 1
+                done, over = done + 1, False  # even where the final weights were there already
                 bar.update()
                 check(broken)
                 continue
@@ -107,7 +108,7 @@ def soak(folder: Path, kills: int, iterations: int, seed: int, words: Sequence[s
                 raise SystemExit(f"a start after {done} kills ended with status {process.returncode}")
             if (broken / "backup/tiny_final.weights").read_bytes() != expected:
                 raise SystemExit(f"after {done} kills the final weights differ")
-            ends += 1
+            ends, over = ends + 1, True
             if done < kills:
                 for path in (broken / "backup").iterdir():
                     path.unlink()
