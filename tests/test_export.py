@@ -28,10 +28,10 @@ pytest.importorskip("onnx")
 CFG = TESTS.parent / "cfg"
 
 
-def network(name: str, side: int = 96) -> Network:
+def network(name: str, *overrides: str) -> Network:
     """A packaged network of small size whose numbers stay in range, as a trained one's do."""
     torch.manual_seed(1)
-    result = Network(CFG / name, overrides=[f"net.width={side}", f"net.height={side}"])
+    result = Network(CFG / name, overrides=["net.width=96", "net.height=96", *overrides])
     return calm(result)
 
 
@@ -47,6 +47,22 @@ def calm(result: Network) -> Network:
     return result
 
 
+def outputs_of(ours: Network, images: np.ndarray) -> dict[str, np.ndarray]:
+    """What a file without decoding gives, by name: the heads' outputs, or the last layer's."""
+    outputs = ours.predict(torch.from_numpy(images)).outputs
+    if heads := ours.structure.detectors:
+        return {f"head_{head.index}": outputs[head.index].numpy() for head in heads}
+    return {"output": outputs[[layer.index for layer in ours.layers if layer.type != "cost"][-1]].numpy()}
+
+
+def check_in_opencv(path: str, images: np.ndarray, wanted: dict[str, np.ndarray]) -> None:
+    """OpenCV 5, which has no Darknet reader any more, gives the same for the first picture."""
+    net = cv2.dnn.readNetFromONNX(path)
+    net.setInput(images[:1])
+    for got, want in zip(net.forward(list(wanted)), wanted.values(), strict=True):
+        np.testing.assert_allclose(got.reshape(want[:1].shape), want[:1], rtol=1e-4, atol=1e-4)
+
+
 def run_onnx(path: str, images: np.ndarray) -> dict[str, np.ndarray]:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
@@ -59,19 +75,15 @@ SLOW = ["yolov4-tiny-3l.cfg", "yolov3-tiny.cfg", "yolov7-tiny.cfg", "yolov4-csp.
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_onnx_equals_ours_in_both_runtimes(name, tmp_path):
-    """Any number of pictures by ONNX Runtime, and OpenCV 5, which has no Darknet reader any more."""
+    """Any number of pictures by ONNX Runtime, and one by OpenCV."""
     path, ours = str(tmp_path / "a.onnx"), network(name)
     comparison = export_file(ours, path)
     assert comparison.same and comparison.worst < 1e-4
     images = np.random.default_rng(0).random((3, 3, 96, 96), np.float32)
-    wanted = [ours.predict(torch.from_numpy(images)).outputs[head.index].numpy() for head in ours.structure.heads]
-    for got, want in zip(run_onnx(path, images).values(), wanted, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    net = cv2.dnn.readNetFromONNX(path)
-    net.setInput(images[:1])
-    names = [f"head_{head.index}" for head in ours.structure.heads]
-    for got, want in zip(net.forward(names), wanted, strict=True):
-        np.testing.assert_allclose(got, want[:1], rtol=1e-4, atol=1e-4)
+    wanted = outputs_of(ours, images)
+    for name, got in run_onnx(path, images).items():
+        np.testing.assert_allclose(got, wanted[name], rtol=1e-4, atol=1e-4)
+    check_in_opencv(path, images, wanted)
 
 
 CORPUS = ["Yolo-Fastest-1.1", "enet-coco", "darknet19"]
@@ -86,7 +98,10 @@ def test_onnx_of_networks_that_others_made(stem, tmp_path):
     assert found, stem
     structure = read_structure(found[0], overrides=["net.width=96", "net.height=96"], batch=1)
     torch.manual_seed(1)
-    assert export_file(calm(Network.from_structure(structure)), tmp_path / "a.onnx").same
+    path, ours = str(tmp_path / "a.onnx"), calm(Network.from_structure(structure))
+    assert export_file(ours, path).same
+    images = np.random.default_rng(0).random((1, 3, 96, 96), np.float32)
+    check_in_opencv(path, images, outputs_of(ours, images))
 
 
 def test_detections_of_a_real_network(tmp_path):
@@ -117,7 +132,7 @@ def test_detections_of_a_real_network(tmp_path):
     session = onnxruntime.InferenceSession(str(tmp_path / "nms.onnx"), providers=["CPUExecutionProvider"])
     facts = session.get_modelmeta().custom_metadata_map
     assert json.loads(facts["names"])[:2] == ["person", "bicycle"]
-    assert json.loads(facts["size"]) == [320, 320, 3]
+    assert json.loads(facts["size"]) == [320, 320, 3] and json.loads(facts["letter_box"]) is False
     assert "[yolo]" in facts["cfg"] and len(json.loads(facts["heads"])) == 2
 
 
@@ -131,16 +146,22 @@ def test_onnx_of_any_size(tmp_path):
 
 
 def test_torchscript_runs_without_this_package(tmp_path):
-    path, ours = tmp_path / "a.torchscript", network("yolov4-tiny.cfg")
+    """Nor do its metadata need it."""
+    path, ours = tmp_path / "a.torchscript", network("yolov4-tiny.cfg", "net.letter_box=1")
     assert export_file(ours, path, Options("boxes", names=["x"])).same
     images = torch.rand(3, 3, 96, 96)
     torch.save(images, tmp_path / "images.pt")
     script = (
-        "import sys, torch; sys.modules['darknetpy'] = None\n"
-        "boxes, scores = torch.jit.load('a.torchscript')(torch.load('images.pt'))\n"
+        "import sys, torch; sys.modules['darknetpy'] = None; facts = {'darknetpy.json': ''}\n"
+        "boxes, scores = torch.jit.load('a.torchscript', _extra_files=facts)(torch.load('images.pt'))\n"
+        "print(facts['darknetpy.json'].decode())\n"
         "torch.save([boxes, scores], 'out.pt')"
     )
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True)
+    process = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+    facts = json.loads(process.stdout)
+    assert json.loads(facts["names"]) == ["x"] and json.loads(facts["size"]) == [96, 96, 3]
+    assert facts["contents"] == "boxes" and "[yolo]" in facts["cfg"] and len(json.loads(facts["heads"])) == 2
+    assert json.loads(facts["letter_box"]) is True
     from darknetpy.export.module import Exported
 
     boxes, scores = torch.load(tmp_path / "out.pt")
