@@ -20,6 +20,7 @@ from darknetpy.errors import DarknetpyError, DataError, WeightsError
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
 from darknetpy.reporting.chart import Chart
+from darknetpy.reporting.darknet_lines import DarknetLines
 from darknetpy.training import checkpoint, feed, rehearsal, similar
 from darknetpy.training.events import Evaluated, Recovered, Resized, Saved, Started, TurnDone
 from darknetpy.training.guard import Transaction
@@ -194,10 +195,12 @@ def test_an_evaluation_or_a_chart_that_will_fail_is_said_at_the_start(place, mon
     assert len(log.of(TurnDone)) == 1
 
 
-def test_the_sizes_that_can_occur_are_said(place):
+def test_the_sizes_that_can_occur_are_said(place, capsys):
     log = Log()
     run(1, sinks=[log])
     assert log.of(Started)[0].advice == ("random sizes: 64x64 to 128x128, in steps of 32",)
+    DarknetLines()(log.of(Started)[0])
+    assert "random sizes: 64x64 to 128x128, in steps of 32\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -458,9 +461,10 @@ def test_three_in_a_row_go_back_with_half_the_rate(place, monkeypatch):
 
 def test_going_back_has_an_end(place, monkeypatch):
     """A lower rate does not help against pictures or a network that give nothing finite at all."""
+    sentence = r"\[yolo\].*again after 5 returns to iteration 4, at last with 0.03125 times .*; look at the pictures"
     poison(monkeypatch, set(range(5, 99)))
     log = Log()
-    with pytest.raises(DarknetpyError, match=r"\[yolo\].*again after 5 returns to iteration 4; look at the pictures"):
+    with pytest.raises(DarknetpyError, match=sentence):
         run(30, sinks=[log, Interrupt(4, signal.SIGUSR1)])
     assert sum("back to iteration 4" in event.message for event in log.of(Recovered)) == 5
     assert np.isfinite(np.frombuffer(weights_of("backup/tiny_last.weights")[20:], np.float32)).all()
@@ -523,9 +527,12 @@ def test_a_signal_after_an_update_that_is_not_finite_leaves_what_was_good(place,
 
 
 def test_a_skipped_last_turn_costs_neither_evaluation_nor_files(place, monkeypatch):
+    from darknetpy.reporting.csv_log import CsvLog
+
     poison(monkeypatch, {14})
     log = Log()
-    result = run(evaluate=True, save_every=7, sinks=[log])
+    result = run(evaluate=True, save_every=7, sinks=[log, CsvLog(".")])
+    assert rows_of_csv()[-1]["iteration"] == "13" and "undone and skipped" in rows_of_csv()[-1]["note"]
     assert [iteration for iteration, _ in result.history] == [14]
     assert [event.iteration for event in log.of(TurnDone)][-1] == 13
     assert {path.name for path in Path("backup").glob("*.weights")} >= {

@@ -42,8 +42,8 @@ class CsvLog:
             self._recovered(event)
         elif isinstance(event, TurnDone):
             self._append(event)
-        elif isinstance(event, Finished) and not self.written:
-            self._write()
+        elif isinstance(event, Finished):
+            self._finish()
 
     @property
     def row(self) -> dict[str, str]:
@@ -95,10 +95,17 @@ class CsvLog:
             self._begin([row for row in self._known() if int(row["iteration"]) <= e.iteration])
         last = self._is_last(e.iteration)
         if last:
-            self.row["note"] = "; ".join(filter(None, (self.row["note"], e.message)))
+            self.row["note"] = _joined(self.row["note"], e.message)
         else:
-            self.note = "; ".join(filter(None, (self.note, e.message)))
+            self.note = _joined(self.note, e.message)
         if undone or last:
+            self._write()
+
+    def _finish(self) -> None:
+        """No row comes that could take the note of a last turn that was skipped."""
+        if self.note and self.row:
+            self.row["note"], self.note, self.written = _joined(self.row["note"], self.note), "", False
+        if not self.written:
             self._write()
 
     def _is_last(self, iteration: int) -> bool:
@@ -125,6 +132,10 @@ class CsvLog:
         except OSError:
             os.truncate(self.path, self.offset)  # rather no row than half of one
             raise
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
 
 
 def _line(row: Mapping[str, str]) -> bytes:

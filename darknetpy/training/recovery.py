@@ -45,6 +45,7 @@ class Recovery:
         self.returned_to = iteration
         if self.returns > MOST_RETURNS:
             what = f"{reason}, again after {MOST_RETURNS} returns to iteration {iteration}"
+            what += f", at last with {2 * factor:g} times the learning rate"
             raise DarknetpyError(what, remedy=SLOWER)
         trainer.learner.schedule.factor = factor
         remedy = f"back to iteration {iteration}, going on with {factor:g} times the learning rate"
