@@ -19,6 +19,7 @@ from darknetpy.data import resize
 from darknetpy.errors import DarknetpyError, DataError, WeightsError
 from darknetpy.layers import read_structure
 from darknetpy.network import Network
+from darknetpy.reporting import default_sinks
 from darknetpy.reporting.chart import Chart
 from darknetpy.reporting.darknet_lines import DarknetLines
 from darknetpy.training import checkpoint, feed, rehearsal, similar
@@ -27,6 +28,7 @@ from darknetpy.training.guard import Transaction
 from darknetpy.training.learner import Learner
 from darknetpy.training.measure import Measurement
 from darknetpy.training.signals import Signals
+from darknetpy.training.trainer import Trainer
 
 AWKWARD = CFG.replace("[maxpool]\nsize=2\nstride=2\n", "[maxpool]\nsize=2\nstride=2\n\n[dropout]\nprobability=.3\n")
 AWKWARD = AWKWARD.replace("random=0", "random=1\nresize=1.3").replace("burn_in=0", "burn_in=2\nmosaic=1\nema_alpha=.9")
@@ -201,6 +203,34 @@ def test_the_sizes_that_can_occur_are_said(place, capsys):
     assert log.of(Started)[0].advice == ("random sizes: 64x64 to 128x128, in steps of 32",)
     DarknetLines()(log.of(Started)[0])
     assert "random sizes: 64x64 to 128x128, in steps of 32\n" in capsys.readouterr().err
+
+
+def test_a_turn_reads_the_device_once(place, monkeypatch):
+    """For its log and to see that all is finite, before the update; for each read the host waits."""
+    reads: list[str] = []
+
+    def counted(name: str):
+        original = getattr(torch.Tensor, name)
+
+        def read(self, *args, **kwargs):
+            reads.append(name)
+            return original(self, *args, **kwargs)
+
+        return read
+
+    turn = Trainer._turn
+
+    def watched(self) -> None:
+        with monkeypatch.context() as patch:
+            for name in ("tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__", "__index__"):
+                patch.setattr(torch.Tensor, name, counted(name))
+            turn(self)
+
+    monkeypatch.setattr(Trainer, "_turn", watched)
+    log = Log()
+    run(6, sinks=[log, *default_sinks()])
+    assert reads == ["tolist"] * 6
+    assert all(event.losses.keys() == {"class_loss", "iou_loss", "total_loss"} for event in log.of(TurnDone))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
