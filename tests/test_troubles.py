@@ -61,8 +61,8 @@ MESSAGES = [
      "code: -98, name: EADDRINUSE, message: address already in use", "link", "MASTER_PORT"),
     ("[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1)", "link", "-nccl_debug"),
     ("Timed out waiting 1800000ms for send operation to complete", "link", "-nccl_debug"),
-    ("Timed out after 61 seconds waiting for clients. 1/2 clients joined.", "link", "-nccl_debug"),
-    ("The client socket has timed out after 60000ms while trying to connect to (10.0.0.7, 29500)", "link", "IFNAME"),
+    ("Timed out after 61 seconds waiting for clients. 1/2 clients joined.", "link", "MASTER_ADDR"),
+    ("The client socket has timed out after 60000ms while trying to connect to (10.0.0.7, 29500)", "link", "not all"),
     ("Connection closed by peer [127.0.0.1]:31111", "link", "IFNAME"),
     ("NCCL error in: NCCLUtils.hpp:317, remote process exited or there was a network "
      "error\nncclRemoteError", "link", "IFNAME"),

@@ -37,8 +37,8 @@ MARKS = 1024
 """Collectives on a device whose times wait to be read."""
 MEETING = timedelta(minutes=10)
 """For all replicas to be there."""
-SOON = 10.0
-"""Seconds after which the main one says that it waits."""
+SOON = 5.0
+"""Seconds after which the first one of each machine says that it waits."""
 LOST = ("sticky", "link")
 """Kinds of trouble after which a replica cannot work with the others any more."""
 T = TypeVar("T")
@@ -313,7 +313,7 @@ def _meet(backend: str, size: int) -> None:
 
     waiting = threading.Timer(SOON, say)
     waiting.daemon = True
-    if os.environ.get("RANK") == "0":
+    if os.environ.get("LOCAL_RANK", "0") == "0":
         waiting.start()
     try:
         store, rank, _ = next(dist.rendezvous("env://", timeout=MEETING))
