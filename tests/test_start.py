@@ -13,6 +13,7 @@ from small import data_set
 
 from darknetpy import training
 from darknetpy.cli.main import main
+from darknetpy.cli.parse import parse
 from darknetpy.errors import UsageError
 from darknetpy.parallel import choose_devices, launch
 from darknetpy.training.events import TurnDone
@@ -38,9 +39,9 @@ def alone_then_together(place: Path, monkeypatch, *words: str) -> list[tuple[int
 
     def launched(arguments, devices, extra=None):
         weights = next((word for word in arguments if word.endswith(".weights")), None)
-        until = arguments[arguments.index("-until") + 1] if "-until" in arguments else None
+        until = parse(arguments).get("until")
         stops = {"patience": 1, "evaluate": True, "map_every": 1} if "-patience" in arguments else {}
-        turns.extend((len(devices), n) for n in train(weights, until=until and int(until), **stops))
+        turns.extend((len(devices), n) for n in train(weights, until=until, **stops))
         return 0
 
     monkeypatch.setattr("darknetpy.parallel.start.launch", launched)
@@ -53,27 +54,30 @@ ONE, TWO = [(1, n) for n in range(1, 10)], [(2, n) for n in range(1, 10)]
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "expected", "only"),
     [
-        (("-burn_in_single", "3"), ONE[:3] + TWO[3:]),
-        (("-burn_in_single", "3", "-until", "7"), ONE[:3] + TWO[3:7]),
-        (("-until=2", "-burn_in_single", "3"), ONE[:2]),
-        (("-burn_in_single", "auto"), ONE),
-        (("-burn_in_single", "9"), ONE),
-        (("-burn_in_single", "8", "-patience", "1"), ONE[:2]),
-        (("w5.weights", "-burn_in_single", "3"), TWO[5:]),
-        (("w2.weights", "-burn_in_single", "4"), ONE[2:4] + TWO[4:]),
+        (("-burn_in_single", "3"), ONE[:3] + TWO[3:], None),
+        (("-burn_in_single", "3", "-until", "7"), ONE[:3] + TWO[3:7], None),
+        (("-until=2", "-burn_in_single", "3"), ONE[:2], 2),
+        (("-until", "3", "-burn_in_single", "3"), ONE[:3], 3),
+        (("-burn_in_single", "auto"), ONE, 9),
+        (("-burn_in_single", "9"), ONE, 9),
+        (("-burn_in_single", "8", "-patience", "1"), ONE[:2], None),
+        (("w5.weights", "-burn_in_single", "3"), TWO[5:], None),
+        (("w2.weights", "-burn_in_single", "4"), ONE[2:4] + TWO[4:], None),
     ],
 )
-def test_alone_first_then_together(place, monkeypatch, words, expected):
+def test_alone_first_then_together(place, monkeypatch, capsys, words, expected, only):
     """Weights that are past the burn-in, runs that end in it, and the person's own -until."""
     for n in (2, 5):
         train(until=n)
         Path("backup/tiny_last.weights").rename(f"w{n}.weights")
         Path("backup/tiny_last.state.pt").rename(f"w{n}.state.pt")
     train(until=6)  # another run's _last, which this one must not take for its own
-    os.utime("backup/tiny_last.weights", (1, 1))
+    os.utime("backup/tiny_last.weights", (2e9, 2e9))  # and whose disk has a clock of its own
     assert alone_then_together(place, monkeypatch, *words) == expected
+    said = f"training to its end at iteration {only} on cpu only" if only else ", then on all"
+    assert said in capsys.readouterr().err
 
 
 def test_a_burn_in_that_is_no_number_is_said(place, capsys):

@@ -124,7 +124,7 @@ def _starter(line: Line, weights: str | None, backup: str, structure: Structure,
 
     return Start(
         line.arguments, weights, backup, structure.cfg.path, devices, line.get("max_restarts"), line.get("until"),
-        structure.net.images_per_update,
+        structure.net,
     )  # fmt: skip
 
 

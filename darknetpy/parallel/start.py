@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from darknetpy.config import NetOptions
 from darknetpy.files import base_name
 from darknetpy.parallel.launch import STICKY, launch
 from darknetpy.weights import read_header
@@ -24,7 +24,7 @@ class Start:
         arguments: the command line; weights: the file in it to begin with, if any.
         backup, cfg: where the run saves, and its name; devices: one for each replica.
         restarts: at most, after a failure that only a new process can mend; until: iteration at which the person wants
-            the run to stop; images: of an update; began: what is older was not saved by this run.
+            the run to stop; net: the cfg's numbers.
     """
 
     arguments: Sequence[str]
@@ -34,8 +34,10 @@ class Start:
     devices: Sequence[str]
     restarts: int = 0
     until: int | None = None
-    images: int = 1
-    began: float = field(default_factory=time.time)
+    net: NetOptions = field(default_factory=NetOptions)
+
+    def __post_init__(self):
+        self._before = {suffix: self._mark(suffix) for suffix in ("last", "final")}
 
     @property
     def last(self) -> str:
@@ -44,28 +46,43 @@ class Start:
     def _file(self, suffix: str) -> str:
         return os.path.join(self.backup, f"{base_name(self.cfg)}_{suffix}.weights")
 
-    def _fresh(self, path: str) -> bool:
+    def _mark(self, suffix: str) -> tuple[int, int] | None:
+        """What tells a file from one that takes its place; clocks of this machine and of the disk's may differ."""
+        try:
+            found = os.stat(self._file(suffix))
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _written(self, suffix: str) -> bool:
         """Whether this run has written a file."""
-        return os.path.exists(path) and os.path.getmtime(path) >= self.began
+        return self._mark(suffix) not in (None, self._before[suffix])
 
     def run(self, alone: int = 0) -> int:
         """Train, up to iteration `alone` on the first device only; returns the exit status."""
         arguments = list(self.arguments)
-        if alone > 0:
-            print(f"training to iteration {alone} on {self.devices[0]}, then on all", file=sys.stderr, flush=True)
-            until = min(alone, self.until or alone)
-            status = self._launch([*_without(arguments, "until"), "-until", str(until)], self.devices[:1])
-            if status or self._over(alone):
-                return status
-            if self._fresh(self.last):
-                arguments = self._from_last(arguments)
+        if alone <= 0:
+            return self._launch(arguments, self.devices)
+        end, first = min(self.net.max_batches, self.until or self.net.max_batches), self.devices[:1]
+        if alone >= end:
+            print(
+                f"training to its end at iteration {end} on {first[0]} only, as -burn_in_single is {alone}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            return self._launch(arguments, first)
+        print(f"training to iteration {alone} on {first[0]}, then on all", file=sys.stderr, flush=True)
+        status = self._launch([*_without(arguments, "until"), "-until", str(alone)], first)
+        if status or self._over(alone):
+            return status
+        if self._written("last"):
+            arguments = self._from_last(arguments)
         return self._launch(arguments, self.devices)
 
     def _over(self, alone: int) -> bool:
-        """Whether the first device has come to the end of the whole run, or was to stop, before iteration `alone`."""
-        if self._fresh(self._file("final")):
+        """Whether the run has ended for another reason than that the first device came to iteration `alone`."""
+        if self._written("final"):
             return True
-        return self._fresh(self.last) and read_header(self.last).seen // self.images < alone
+        return self._written("last") and read_header(self.last).seen // self.net.images_per_update < alone
 
     def again(self) -> int:
         """After a failure of the only device that broke this process: become a new one, if not too often already; the
@@ -89,7 +106,7 @@ class Start:
 
     def _announce(self, arguments: list[str], again: int) -> list[str]:
         """The command line of the next attempt: from the last checkpoint, if this run has written one."""
-        saved = self._fresh(self.last)
+        saved = self._written("last")
         where = "from the last checkpoint" if saved or self.last in arguments else "from the beginning"
         print(f"starting again ({again} of {self.restarts}) {where}", file=sys.stderr, flush=True)
         return self._from_last(arguments) if saved else arguments
