@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -251,6 +252,8 @@ def test_a_short_burn_in_is_warned_of():
     assert "is 250 updates" in text and "-burn_in_single auto trains the first 1000 iterations on one device" in text
     assert "net.learning_rate=0.0006525 net.burn_in=4000" in text
     assert risk(net, 1) is None and risk(net, 3) is None
+    assert "train on one device first, with -until 1000, -set" in risk(net, 4, here=False)
+    assert "net.learning_rate=0.001305 net.burn_in=600 makes" in risk(replace(net, burn_in=0), 2)
 
 
 # --- where the default differs from strict ---------------------------------------------------------------------------
@@ -408,9 +411,11 @@ def test_the_pages_commands_for_several_machines_run(place, name):
             words = [sys.executable, "-m", *words[words.index("darknetpy") :]]
             env |= {"SLURM_PROCID": str(node), "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        words += ["-nogpu", "-dont_show", "-no_rehearsal", "-workers", "0", "-set", "net.max_batches=8"]
+        words += ["-nogpu", "-dont_show", "-no_rehearsal", "-workers", "0", "-burn_in_single", "4"]
+        words += ["-set", "net.max_batches=8"]
         agents.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     outputs = [agent.communicate(timeout=180)[0] for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], outputs
     assert "2 replicas train: each takes 4 images a turn" in "".join(outputs)
+    assert "-burn_in_single has no effect where torchrun or SLURM starts the replicas" in "".join(outputs)
     assert Path("backup/my_final.weights").exists()

@@ -40,13 +40,6 @@ def _is_replica() -> bool:
     return is_replica()
 
 
-def started_here() -> bool:
-    """Whether this replica, if it is one, was started by this program."""
-    from darknetpy.parallel.launch import PARENT
-
-    return PARENT in os.environ
-
-
 def be_silent() -> None:
     """Leave it to the main replica to speak; errors are still said."""
     logging.getLogger("darknetpy").setLevel(logging.ERROR)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from darknetpy.cli.common import show_table
 from darknetpy.cli.parse import Line
-from darknetpy.cli.replicas import be_silent, join, several, started_here
+from darknetpy.cli.replicas import be_silent, join, several
 from darknetpy.errors import UsageError, silenced, warn
 from darknetpy.layers import Structure
 from darknetpy.layers.trainable import BOX_HEADS, check_trainable
@@ -35,7 +35,7 @@ def run(line: Line, structure: Structure, weights: str | None, backup: str, devi
     """
     if devices:
         return _launch(line, weights, backup, structure, devices)
-    from darknetpy.parallel.launch import ENDING
+    from darknetpy.parallel.launch import ENDING, started_here
 
     replicas, device = join(line)
     if line.get("burn_in_single") and replicas.size > 1 and not started_here():

@@ -48,14 +48,20 @@ def _when(replicas: Single, strict: bool) -> str:
     return "after every turn" if replicas.turns == 1 else f"after every {replicas.turns} turns"
 
 
-def risk(net: NetOptions, size: int) -> str | None:
-    """What to fear of so many replicas that start from random weights, and the remedies; None for nothing."""
+def risk(net: NetOptions, size: int, here: bool = True) -> str | None:
+    """What to fear of so many replicas that start from random weights, and the remedies; None for nothing.
+
+    Args:
+        here: they were started by this program, which can then begin with one of them.
+    """
     steps = net.burn_in // size
     if size == 1 or steps >= LEAST_STEPS:
         return None
+    count = alone(net)
+    first = f"-burn_in_single auto trains the first {count} iterations on one device"
     return (
         f"the burn-in of {size} replicas from random weights is {steps} updates: with fewer than about {LEAST_STEPS} "
-        f"they often learn badly or diverge; -burn_in_single auto trains the first {alone(net)} iterations on one "
-        f"device, -set net.learning_rate={net.learning_rate / size:g} "
+        f"they often learn badly or diverge; {first if here else f'train on one device first, with -until {count}'}, "
+        f"-set net.learning_rate={net.learning_rate / size:g} "
         f"net.burn_in={max(net.burn_in, LEAST_STEPS) * size} makes the steps small and many"
     )

@@ -40,7 +40,12 @@ def is_replica() -> bool:
         each = re.match(r"\d+", os.environ.get("SLURM_NTASKS_PER_NODE") or os.environ.get("SLURM_TASKS_PER_NODE", ""))
         if each:
             os.environ.setdefault("LOCAL_WORLD_SIZE", each[0])
-    return PARENT in os.environ or (RANK in os.environ and int(os.environ.get(SIZE, "1")) > 1)
+    return started_here() or (RANK in os.environ and int(os.environ.get(SIZE, "1")) > 1)
+
+
+def started_here() -> bool:
+    """Whether this replica, if it is one, was started by `launch`."""
+    return PARENT in os.environ
 
 
 def own_device(devices: Sequence[str]) -> str:

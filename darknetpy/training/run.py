@@ -14,6 +14,7 @@ from darknetpy.layers import Structure
 from darknetpy.network import Network
 from darknetpy.parallel import Single
 from darknetpy.parallel.advice import risk
+from darknetpy.parallel.launch import started_here
 from darknetpy.runtime import Policy, default_workers, host_arrays, seed_all
 from darknetpy.training.checkpoint import Checkpoints, read_state
 from darknetpy.training.events import Events, Sink, default_sinks
@@ -75,7 +76,7 @@ def run(
         replicas.wrap(network)
         learner = Learner(network, strict, replicas, policy)
         learner.check, learner.schedule.seed = settings.check_replicas, seed
-        if replicas.main and not weights and (sentence := risk(structure.net, replicas.size)):
+        if replicas.main and not weights and (sentence := risk(structure.net, replicas.size, started_here())):
             warn(sentence)
         done = learner.iteration if state is None else state["replicas"][0]["counters"][1]
         unfinished = state is not None and not os.path.exists(checkpoints.path("final"))
