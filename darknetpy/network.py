@@ -16,10 +16,13 @@ from torch import Tensor, nn
 
 from darknetpy import ptfile
 from darknetpy.config import Cfg
-from darknetpy.errors import ConfigError, UsageError
+from darknetpy.errors import ConfigError, UsageError, WeightsError
 from darknetpy.layers import ForwardContext, Layer, Structure, TensorSpec, read_structure
 from darknetpy.passes import Pass, forward, last_use
 from darknetpy.weights import Block, Header, WeightsFile, read_weights, write_weights
+
+ONE_WAY = (".onnx", ".torchscript", ".safetensors")
+"""Files of a network that other programs read."""
 
 
 class LayerTensors(nn.Module):
@@ -149,6 +152,10 @@ class Network(nn.Module):
 
         `cutoff`: only layers before this one, whatever follows in the file (Darknet: `load_weights_upto`).
         """
+        if os.fspath(path).lower().endswith(ONE_WAY):
+            raise WeightsError(
+                "is written for other programs and not read back", file=path, remedy="give .weights or .pt"
+            )
         layout = [block for block in self.layout() if cutoff is None or block.layer < cutoff]
         named = ptfile.is_pt(path)
         if named:

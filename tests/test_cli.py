@@ -140,8 +140,8 @@ def test_values_of_flags() -> None:
 
 
 def test_numbers_are_read_as_c_reads_them() -> None:
-    line = parse(["-thresh", " 0.5x", "-points", "11.9", "-iou_thresh", "garbage"])
-    assert line.values == {"thresh": 0.5, "points": 11, "iou_thresh": 0.0}
+    line = parse(["-thresh", " 0.5x", "-points", "11.9", "-iou_thresh", "+.5"])
+    assert line.values == {"thresh": 0.5, "points": 11, "iou_thresh": 0.5}
 
 
 def test_the_first_of_two_counts() -> None:
@@ -294,6 +294,20 @@ def test_a_reader_who_leaves_is_no_accident(place) -> None:
     done = subprocess.run([sys.executable, "-m", "darknetpy", "help"], stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["-thresh", "abc"], "-thresh takes a number ('abc'); for example -thresh 0.5"),
+        (["-i", "x"], "-i takes a number ('x'); for example -i 4"),
+        (["-thresh=high"], "-thresh takes a number ('high')"),
+    ],
+)
+def test_a_flag_that_takes_a_number_is_given_one(capsys, words, sentence):
+    assert main(["detector", "test", "data/coco.data", "cfg/yolov4.cfg", *words]) == 1
+    assert sentence in capsys.readouterr().err
+    assert parse(["-thresh", ".5x", "-i", "-1"]).values == {"thresh": 0.5, "i": -1}, "what follows is passed over"
 
 
 def test_an_interrupt_at_the_prompt_ends_with_130(place) -> None:

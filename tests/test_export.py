@@ -266,6 +266,20 @@ def test_a_file_that_suppresses_otherwise_is_not_written(tmp_path, monkeypatch, 
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_is_neither_its_own_copy_nor_read_back_from_a_one_way_format(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    ours = network("yolov4-tiny.cfg")
+    ours.save_weights("a.weights")
+    cfg = str(ours.structure.cfg.path)
+    before = Path("a.weights").read_bytes()
+    assert main(["export", cfg, "a.weights", "./a.weights", "-quiet"]) == 1
+    assert "OUT is the file that is converted ('./a.weights'); name another one" in capsys.readouterr().err
+    Path("a.safetensors").write_bytes(before)
+    assert main(["export", cfg, "a.safetensors", "b.weights", "-quiet"]) == 1
+    assert "a.safetensors: is written for other programs and not read back; give .weights" in capsys.readouterr().err
+    assert sorted(os.listdir(".")) == ["a.safetensors", "a.weights"] and Path("a.weights").read_bytes() == before
+
+
 def test_a_name_that_cannot_be_written_is_said_before_anything_is_loaded(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     ours = network("yolov4-tiny.cfg")

@@ -20,6 +20,8 @@ def export(line: Line, words: list[str]) -> int:
         )
     files = files_of(words[:2], ["cfg", "weights"])
     names = _names(words[3]) if len(words) == 4 else []
+    if os.path.exists(words[2]) and os.path.exists(files["weights"]) and os.path.samefile(words[2], files["weights"]):
+        raise UsageError("OUT is the file that is converted", value=words[2], remedy="name another one")
     structure = lay_out(files["cfg"], line)
     show_table(structure, line)
 

@@ -14,6 +14,8 @@ from darknetpy.config.numbers import atof, atoi
 from darknetpy.errors import UsageError
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
+_BEGINS_NUMBER = re.compile(r"\s*[+-]?\.?\d")
+"""What follows is passed over, as in Darknet."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(#\d+|\[#?\d+\])?\.[^=\s]+=.+", re.S)
 _CONTROL = str.maketrans("", "", "\t\n\r")
 
@@ -95,7 +97,12 @@ def _value(flag: Flag, word: str, inline: str | None, rest: list[str]) -> object
                 return ""
             raise UsageError(f"{word} needs a value", remedy=f"for example {word} {_example(flag)}")
         inline = rest.pop(0)
-    return atoi(inline) if flag.kind == "int" else atof(inline) if flag.kind.startswith("float") else inline
+    if flag.kind != "int" and not flag.kind.startswith("float"):
+        return inline
+    if not _BEGINS_NUMBER.match(inline):
+        remedy = f"for example -{flag.name} {'4' if flag.kind == 'int' else '0.5'}"
+        raise UsageError(f"-{flag.name} takes a number", value=inline[:60], remedy=remedy)
+    return atoi(inline) if flag.kind == "int" else atof(inline)
 
 
 def _is_folder(word: str) -> bool:
