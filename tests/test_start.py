@@ -160,7 +160,12 @@ def test_devices_that_are_not_there(gpus, text, no_gpu, sentence):
 
 @pytest.mark.parametrize(
     ("given", "each"),
-    [({"SLURM_NTASKS_PER_NODE": "4"}, "4"), ({"SLURM_TASKS_PER_NODE": "2(x3)"}, "2"), ({}, None)],
+    [
+        ({"SLURM_NTASKS_PER_NODE": "4"}, "4"),
+        ({"SLURM_TASKS_PER_NODE": "2(x3)"}, "2"),
+        ({}, None),
+        ({"SLURM_NTASKS_PER_NODE": "4", "SLURM_GPUS_PER_TASK": "1"}, None),
+    ],
 )
 def test_slurm_says_how_many_replicas_a_machine_has(monkeypatch, given, each):
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
@@ -171,3 +176,4 @@ def test_slurm_says_how_many_replicas_a_machine_has(monkeypatch, given, each):
         monkeypatch.setenv(name, value)
     assert launch.is_replica()
     assert (os.environ["RANK"], os.environ.get("LOCAL_WORLD_SIZE")) == ("1", each)
+    assert launch.devices_differ(["cuda:0"]) == (each is None), "those that see the same GPU cannot use NCCL"

@@ -38,7 +38,7 @@ def is_replica() -> bool:
     if RANK not in os.environ and all(name in os.environ for name in SLURM) and "MASTER_ADDR" in os.environ:
         os.environ.update({ours: os.environ[theirs] for theirs, ours in SLURM.items()})
         each = re.match(r"\d+", os.environ.get("SLURM_NTASKS_PER_NODE") or os.environ.get("SLURM_TASKS_PER_NODE", ""))
-        if each:
+        if each and "SLURM_GPUS_PER_TASK" not in os.environ:  # with it, each sees one GPU, of its own
             os.environ.setdefault("LOCAL_WORLD_SIZE", each[0])
     return started_here() or (RANK in os.environ and int(os.environ.get(SIZE, "1")) > 1)
 
