@@ -8,9 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import SHARED, TESTS, golden
 
+from darknetpy.data import pixels
 from darknetpy.data.draws import detector_mode
 
 sys.path.insert(0, str(TESTS.parent))
@@ -81,3 +83,14 @@ def test_a_wrong_value_is_noticed():
     name, case = next((n, c) for n, c in cases.items() if c["bad_label_list"])
     case["bad_label_list"].pop()
     assert augment.check_case(folder("truth"), "truth", name, case, arrays).status != OK
+
+
+@pytest.mark.parametrize("height, width", [(1, 1), (3, 31), (1, 32), (3, 48), (2, 64), (5, 95), (2, 160)])
+def test_a_colour_is_rounded_by_its_place_as_where_darknet_ran(height, width):
+    """OpenCV computes 32 pixels together there and truncates, and rounds what is left of a row: of (101, 74, 205),
+    205 (1 - 74/255 (101/30 - 3)) is 183.2 and 205 (1 - 74/255) is 145.51: 145 or 146."""
+    rgb = pixels._to_rgb(np.full((height, width, 3), (101, 74, 205), np.uint8))
+    together = width // 32 * 32
+    assert np.unique(rgb[:, :together, 0]).tolist() in ([], [145])
+    assert np.unique(rgb[:, together:, 0]).tolist() in ([], [146])
+    assert np.unique(rgb[..., 1:].reshape(-1, 2), axis=0).tolist() == [[183, 205]]

@@ -15,6 +15,8 @@ MAX_PIXELS = 1 << 28
 Window = tuple[slice, slice]
 WHOLE: Window = (slice(None), slice(None))
 F = np.float32
+LANES, WIDEST, ALONE = 32, 64, 15
+"""Pixels that OpenCV computed together where Darknet ran; the most that any processor does; fewer than any does."""
 
 
 def augment(
@@ -85,7 +87,26 @@ def _colour(image: np.ndarray, d: Draws) -> np.ndarray:
     hue = np.clip(np.arange(256) + shift, 0, 255).astype(np.uint8)
     tables = (hue, _factor_table(d.dsat), _factor_table(d.dexp))
     planes = [cv2.LUT(plane, table) for plane, table in zip(cv2.split(hsv), tables, strict=True)]
-    return cv2.cvtColor(cv2.merge(planes), cv2.COLOR_HSV2RGB)
+    return _to_rgb(cv2.merge(planes))
+
+
+def _to_rgb(hsv: np.ndarray) -> np.ndarray:
+    """uint8 hue (0..179), saturation, value as RGB, as OpenCV 4 computes it, whatever version and processor are here.
+
+    OpenCV truncates where vectors of pixels are computed together and rounds at the end of a row, where fewer are left
+    than a vector holds; how many it holds (16, 32, 64) depends on both. Darknet's bytes are those of 32.
+    """
+    height, width = hsv.shape[:2]
+    together = width // LANES * LANES
+    result = np.empty_like(hsv)
+    if together:
+        flat = hsv[:, :together].reshape(-1, 3)
+        filled = np.resize(flat, (-(-len(flat) // WIDEST), WIDEST, 3)) if len(flat) % WIDEST else flat
+        rgb = cv2.cvtColor(filled.reshape(-1, WIDEST, 3), cv2.COLOR_HSV2RGB)
+        result[:, :together] = rgb.reshape(-1, 3)[: len(flat)].reshape(height, together, 3)
+    for x in range(together, width, ALONE):
+        result[:, x : x + ALONE] = cv2.cvtColor(np.ascontiguousarray(hsv[:, x : x + ALONE]), cv2.COLOR_HSV2RGB)
+    return result
 
 
 def _blurred(image: np.ndarray, blur: int, rows: np.ndarray) -> np.ndarray:
