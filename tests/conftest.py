@@ -6,7 +6,9 @@ beside a full checkout: missing, a test is skipped by name, except where CI is s
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,13 @@ def golden(*parts: str) -> Path:
 def have_shared(*parts: str) -> bool:
     """True when the reference data is here (or must be, in CI): for building parametrisations at collection time."""
     return SHARED.joinpath(*parts).exists() or bool(os.environ.get("CI"))
+
+
+@pytest.fixture(autouse=True)
+def logger_as_found() -> Iterator[None]:
+    """A command that a test calls sets up the program's logger for the process: the next test finds it as it was."""
+    logger = logging.getLogger("darknetpy")
+    before = logger.level, logger.propagate, logger.disabled, list(logger.handlers)
+    yield
+    logger.setLevel(before[0])
+    logger.propagate, logger.disabled, logger.handlers[:] = before[1:]
