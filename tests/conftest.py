@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,3 +48,11 @@ def logger_as_found() -> Iterator[None]:
     yield
     logger.setLevel(before[0])
     logger.propagate, logger.disabled, logger.handlers[:] = before[1:]
+
+
+@pytest.fixture
+def hears_hangups() -> Iterator[None]:
+    """SIGHUP is heard by the test and what it starts, although whoever started the tests (nohup) may ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

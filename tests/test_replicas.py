@@ -11,6 +11,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +22,16 @@ from together import together
 from darknetpy.parallel import launch
 
 RANDOM = CFG.replace("random=0", "random=1").replace("burn_in=0", "burn_in=2")
+STARTED: list[subprocess.Popen] = []
 LINE = re.compile(r"^ (\d+): ([\d.]+), ([\d.]+) avg loss, ([\d.]+) rate, .* (\d+) images", re.M)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def place(tmp_path, monkeypatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
-    return data_set(tmp_path, cfg=RANDOM)
+    yield data_set(tmp_path, cfg=RANDOM)
+    while STARTED:  # a test that failed leaves no training behind
+        STARTED.pop().kill()
 
 
 # --- replicas started by a test, each running a function -------------------------------------------------------------
@@ -189,7 +193,8 @@ def start(place: Path, *words: str, terminal: int | None = None, **environment: 
     if terminal is not None:
         streams = {**dict.fromkeys(("stdin", "stdout", "stderr"), terminal), "start_new_session": True}
         streams["preexec_fn"] = lambda: fcntl.ioctl(0, termios.TIOCSCTTY)
-    return subprocess.Popen([*command, *options], cwd=place, env=env, **streams)
+    STARTED.append(subprocess.Popen([*command, *options], cwd=place, env=env, **streams))
+    return STARTED[-1]
 
 
 def children(process: subprocess.Popen) -> list[int]:
@@ -281,6 +286,7 @@ def test_a_signal_to_the_launcher_saves_and_ends(place):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hears_hangups")
 def test_a_closed_terminal_saves_and_ends(place):
     """Launcher and replicas hear of it, these from the launcher, too; and there is nowhere to write to any more."""
     ours, theirs = os.openpty()
