@@ -83,13 +83,20 @@ class Pictures:
 
 
 def require_one(paths: Sequence[str], file: str) -> None:
-    """Raise DataError unless one of the pictures of a list exists."""
-    if not any(os.path.exists(path) for path in paths):
-        raise none_readable(paths, file)
+    """Raise DataError unless one of the pictures of a list can be read; usually it is the first."""
+    damaged: dict[str, str] = {}
+    for path in filter(os.path.exists, paths):
+        try:
+            read_image(path)
+            return
+        except ImageError as error:
+            damaged[path] = str(error)
+    for path in damaged:
+        append_line(BAD_IMAGES, path)
+    raise none_readable(paths, file, next(iter(damaged.values()), None))
 
 
-def none_readable(paths: Sequence[str], file: str | None = None) -> DataError:
-    return DataError(
-        f"0 of {len(paths)} images readable", file=file, value=paths[0][:200],
-        remedy="start the program where the paths of the list begin, or write them from the root on",
-    )  # fmt: skip
+def none_readable(paths: Sequence[str], file: str | None = None, trouble: str | None = None) -> DataError:
+    """The error for a list without a picture; `trouble` is what is wrong with one that exists."""
+    elsewhere = "start the program where the paths of the list begin, or write them from the root on"
+    return DataError(f"0 of {len(paths)} images readable", file=file, value=paths[0][:200], remedy=trouble or elsewhere)
