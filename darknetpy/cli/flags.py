@@ -8,19 +8,27 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Flag:
     """`kind` is what follows: nothing (`switch`), `int`, `float`, `str`, `words` (all `section.key=value` words), or
-    `optional` (a folder, "" where none follows); `str or none` is "" at the end and before other flags."""
+    `optional` (a folder, "" where none follows); `str or none` is "" at the end and before other flags. A `share` is
+    no more than 1."""
 
     name: str
     kind: str
     help: str
     default: object = None
     aliases: tuple[str, ...] = ()
+    share: bool = False
 
 
 FLAGS = [
-    Flag("thresh", "float", "detections need more than this confidence", aliases=("threshold",)),
-    Flag("hier", "float", "threshold of class trees", 0.5),
-    Flag("iou_thresh", "float", "overlap that counts as found", 0.5),
+    Flag(
+        "thresh",
+        "float",
+        "detections need more than this confidence (0.25; detect: 0.24)",
+        aliases=("threshold",),
+        share=True,
+    ),
+    Flag("hier", "float", "threshold of class trees", 0.5, share=True),
+    Flag("iou_thresh", "float", "overlap that counts as found", 0.5, share=True),
     Flag("points", "int", "recall points of AP: 0 (area), 11 or 101", 0),
     Flag(
         "nms",
@@ -28,6 +36,7 @@ FLAGS = [
         "overlap above which the weaker box goes; export: ONNX with suppression inside",
         0.45,
         aliases=("nms_thresh",),
+        share=True,
     ),
     Flag("images", "files", "verify: pictures to compare on"),
     Flag("outputs", "str", "export: `raw` heads or decoded `boxes`", "raw"),
