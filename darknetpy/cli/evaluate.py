@@ -13,7 +13,7 @@ from darknetpy.cli.parse import Line, files_of
 from darknetpy.cli.replicas import be_silent, join, several, start
 from darknetpy.config.datafile import DataConfig
 from darknetpy.data.sets import open_data
-from darknetpy.errors import DataError, UsageError, warn
+from darknetpy.errors import UsageError, warn
 from darknetpy.layers import Structure
 
 
@@ -51,10 +51,7 @@ def _read(line: Line, words: list[str]) -> tuple[DataConfig, list[str], Structur
     names = names_for(files, data)
     structure = lay_out(files["cfg"], line)
     classes = next((head.options.classes for head in reversed(structure.heads)), len(names))
-    if len(names) != classes:
-        raise DataError(
-            f"{len(names)} names, but classes={classes} in {files['cfg']}", file=data.names, remedy="make them equal"
-        )
+    data.check_classes(names, classes, files["cfg"], files.get("names"))
     if line.get("letter_box"):
         warn("-letter_box has no effect here: set letter_box=1 in [net]")
     return data, names, structure, files.get("weights")

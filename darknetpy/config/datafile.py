@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from darknetpy.assets import locate
 from darknetpy.config.numbers import atoi
-from darknetpy.errors import DataError, MissingFileError, warn
+from darknetpy.errors import DataError, MissingFileError, closest, warn
 
 MAX_BYTES = 1 << 30
 """A list, names or `.data` file larger than this is something else."""
+
+KEYS = (
+    "classes", "train", "valid", "names", "backup", "results", "difficult", "eval", "map", "labels", "leaves",
+    "top", "saveweights", "savelast",
+)  # fmt: skip
+"""What commands look up. Other keys are nobody's business, unless they look like one of these."""
 
 _PIPE_BYTES = 64 << 20
 """Most that is read of what has no size of its own: a pipe, a device."""
@@ -50,7 +56,7 @@ class DataConfig:
     path: str
     strict: bool = False
     values: dict[str, str | None] = field(default_factory=dict)
-    _said: set[str] = field(default_factory=set, repr=False, compare=False)
+    _defaults: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def folder(self) -> str:
@@ -59,8 +65,8 @@ class DataConfig:
     def get(self, key: str, default: str | None = None) -> str | None:
         """The text of a key, or the default, which is said once as Darknet does."""
         value = self.values.get(key)
-        if value is None and default is not None and key not in self._said:
-            self._said.add(key)
+        if value is None and default is not None and key not in self._defaults:
+            self._defaults[key] = default
             warn(f"{key}: Using default '{default}'")
         return default if value is None else value
 
@@ -89,15 +95,29 @@ class DataConfig:
         """Names of the classes; see `read_names`."""
         return self._read(self.names, lambda: read_names(self.names))
 
+    def check_classes(self, names: Sequence[str], classes: int, cfg: str, file: str | None = None) -> None:
+        """Raise DataError unless a network with so many classes has a name for each; `file`: of names, if another."""
+        if len(names) != classes:
+            wrong = f"{len(names)} names, but classes={classes} in {cfg}"
+            raise DataError(wrong, file=file or self.names, remedy="make them equal")
+        self.compare_classes(classes, cfg)
+
+    def compare_classes(self, classes: int, cfg: str) -> None:
+        """Say that `classes=` is not a network's; nothing here depends on it."""
+        if not self.strict and self.has("classes") and self.number("classes", classes) != classes:
+            warn(f"{self.path}: classes={self.get('classes')}, but classes={classes} in {cfg}; make them equal")
+
     def _read(self, path: str, read: Callable[[], list[str]]) -> list[str]:
         """What a file holds; that it is missing is said with the key that names it."""
         try:
             return read()
         except MissingFileError as error:
-            keys = (key for key in self.values if self.has(key) and self.file(key) == path)
-            if (key := next(keys, None)) is None:
+            keys = [key for key in self.values if self.has(key) and self.file(key) == path]
+            missing = [key for key in self._defaults if self.file(key, self._defaults[key]) == path]
+            if not keys and not missing:
                 raise
-            raise MissingFileError(error.path, remedy=f"{key}= in {self.path} names it") from error
+            remedy = f"{keys[0]}= in {self.path} names it" if keys else f"{self.path} has no {missing[0]}="
+            raise MissingFileError(error.path, remedy=remedy) from error
 
     @property
     def train(self) -> str:
@@ -132,6 +152,8 @@ def read_data(path: str | os.PathLike, strict: bool = False) -> DataConfig:
         if equals and not value:
             warn(f"Config file error line {number}, could parse: {key}")
             continue
+        if not strict and key not in KEYS and (meant := closest(key, KEYS, 0.7)):
+            warn(f"{name}, line {number}: {key[:60]}= is not used; did you mean {meant}=?")
         data.values.setdefault(key, value if equals else None)
     return data
 

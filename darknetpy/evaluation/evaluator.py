@@ -20,7 +20,6 @@ from darknetpy.data.notes import collecting, say, tell
 from darknetpy.data.pictures import require_one
 from darknetpy.data.sets import open_data
 from darknetpy.detections import Detections
-from darknetpy.errors import DataError
 from darknetpy.evaluation.average_precision import EvaluationResult, score
 from darknetpy.evaluation.matches import Matches
 from darknetpy.inference import Detector
@@ -86,20 +85,9 @@ def evaluate(
         detector = cfg
     else:
         detector = Detector(cfg, weights, config.class_names(), device=device, strict=strict, overrides=overrides)
-    check_names(config, detector)
+    config.check_classes(config.class_names(), detector.classes, detector.network.structure.cfg.path)
     images = evaluation_images(config, detector)
     return run_evaluation(detector, images, iou_thresh, thresh, points, batch, progress)
-
-
-def check_names(config: DataConfig, detector: Detector) -> None:
-    """Raise DataError unless there is one name for each class."""
-    names = config.class_names()
-    if len(names) != detector.classes:
-        raise DataError(
-            f"{len(names)} names, but classes={detector.classes} in {detector.network.structure.cfg.path}",
-            file=config.names,
-            remedy="make them equal",
-        )
 
 
 def evaluation_images(

@@ -94,9 +94,11 @@ def train(
     names = config.class_names() if config.has("names") or evaluate else []
     if evaluate:
         _check_evaluation(config, structure, names)
-    elif names and len(names) != structure.leading_head.options.classes:
+    else:
         classes = structure.leading_head.options.classes
-        warn(f"{config.names}: {len(names)} names, but classes={classes} in {structure.cfg.path}; make them equal")
+        if names and len(names) != classes:
+            warn(f"{config.names}: {len(names)} names, but classes={classes} in {structure.cfg.path}; make them equal")
+        config.compare_classes(classes, structure.cfg.path)
     paths = config.listed(config.train)
     require_one(paths, config.train)
     if subdivisions is not None:
@@ -128,12 +130,7 @@ def train(
 
 
 def _check_evaluation(config: DataConfig, structure: Structure, names: list[str]) -> None:
-    classes = structure.leading_head.options.classes
-    if len(names) != classes:
-        raise DataError(
-            f"{len(names)} names, but classes={classes} in {structure.cfg.path}", file=config.names,
-            remedy="make them equal",
-        )  # fmt: skip
+    config.check_classes(names, structure.leading_head.options.classes, structure.cfg.path)
     valid = config.valid(None)
     if valid is None:
         raise DataError("has no valid= list for -map", file=config.path, remedy="add valid=, or leave -map out")

@@ -32,7 +32,7 @@ class DataSet(DataConfig):
             valid = train
             warn(f"{path}: has no pictures for validation, those for training are taken (Darknet's default for valid=)")
         values = {"classes": str(len(names)), "train": train, "valid": valid, "names": path}
-        return cls(path, strict, {**values, "backup": "backup", "results": "results"}, set(), lists, names, boxes)
+        return cls(path, strict, {**values, "backup": "backup", "results": "results"}, {}, lists, names, boxes)
 
     @property
     def annotations(self) -> Annotations | None:
