@@ -5,9 +5,10 @@ An error reaches a person as one sentence: where (file and line), what (the valu
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 logger = logging.getLogger("darknetpy")
@@ -96,6 +97,15 @@ class MissingFileError(DarknetpyError):
 
     def __reduce__(self):
         return MissingFileError, (self.path, self.remedy)
+
+
+def closest(word: str, known: Collection[str], likeness: float) -> str | None:
+    """The one of several words that looks most like `word`; None where none is as alike as `likeness` (0 to 1).
+
+    Of a long word, only the beginning counts.
+    """
+    found = difflib.get_close_matches(word[:64], known, n=1, cutoff=likeness)
+    return found[0] if found else None
 
 
 def warn(message: str) -> None:

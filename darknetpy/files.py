@@ -7,14 +7,18 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import IO
 
-from darknetpy.errors import DataError, MissingFileError
+from darknetpy.errors import DataError, MissingFileError, closest
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif", ".jp2", ".avif")
 )
 """Suffixes, in lower case, by which pictures in a folder are told from other files."""
+
+_MOST_ENTRIES = 10_000
+"""Of a folder, no more are looked at for a name that is like a missing one."""
 
 
 @contextmanager
@@ -85,6 +89,22 @@ def cache_folder() -> str:
 def base_name(path: str | os.PathLike) -> str:
     """File name up to its first dot: `cfg/yolo-fastest-1.1.cfg` gives `yolo-fastest-1`, as in Darknet's checkpoints."""
     return os.path.basename(os.fspath(path)).split(".", 1)[0]
+
+
+def missing_remedy(path: str | os.PathLike) -> str | None:
+    """What to do about a file that isn't there: another one of its folder is meant, or the folder is missing, too."""
+    folder, name = os.path.split(os.fspath(path))
+    try:
+        with os.scandir(folder or ".") as entries:
+            names = [entry.name for entry in islice(entries, _MOST_ENTRIES)]
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return f"there is no folder {folder[:200]}" if folder else None
+    if name in names:
+        return "it is there, but you may not read it"
+    near = closest(name, names, 0.7)
+    if near:
+        return f"did you mean {os.path.join(folder, near)}?"
+    return None if os.path.isabs(folder) else f"looked for in {os.path.abspath(folder)}"
 
 
 def video_source(text: str) -> str | int:

@@ -121,7 +121,10 @@ def load_plain(path: str | os.PathLike, mapped: bool = False) -> Any:
         raise MissingFileError(name) from error
     except Exception as error:  # zipfile, pickletools and torch raise many kinds for damaged or hostile files
         first = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        raise WeightsError(f"is no plain-tensor PyTorch file: {first}", file=name) from error
+        raise WeightsError(
+            f"is no plain-tensor PyTorch file: {first}", file=name,
+            remedy="is it one of `darknetpy export`, copied completely?",
+        ) from error  # fmt: skip
 
 
 def _description(name: str) -> tuple[bytes, dict[str, int]]:

@@ -100,7 +100,10 @@ def read_header(path: str | os.PathLike) -> Header:
         if data.startswith(magic):
             raise WeightsError(f"is {what}, not a .weights file", file=name)
     if len(data) < 16:
-        raise WeightsError(f"is {len(data)} bytes long, too short for a header of 16 or 20 bytes", file=name)
+        raise WeightsError(
+            f"is {len(data)} bytes long, too short for a header of 16 or 20 bytes", file=name,
+            remedy="was it copied or downloaded completely?",
+        )  # fmt: skip
     major, minor, revision = _VERSION.unpack_from(data)
     if not (0 <= major <= 10_000 and 0 <= minor <= 10_000):
         raise WeightsError(f"has the impossible version {major}.{minor}.{revision}", file=name, remedy="is it damaged?")

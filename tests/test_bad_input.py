@@ -60,7 +60,17 @@ DETECT = ["detector", "test", "obj.data", "tiny.cfg", "", "img/0.png", "-quiet",
         (["detector", "test", "obj.data", "tiny.cfg", "img/0.png", "-thresh"], "-thresh needs a value"),
         (["detector", "test", "obj.data"], "usage: darknetpy detector test [data] [cfg]"),
         (["export", "tiny.cfg", "a.weights"], "usage: darknetpy export [cfg] [weights] [out]"),
-        ([*DETECT, "-set", "yollo.classes=3"], "-set names a section that tiny.cfg does not have"),
+        (
+            [*DETECT, "-set", "yollo.classes=3"],
+            "-set names a section that tiny.cfg does not have ('yollo.classes=3'); did you mean yolo?",
+        ),
+        ([*DETECT, "-set", "yolo#7.classes=3"], "it has 1 [yolo] sections, counted from 0"),
+        ([*DETECT, "-set", "net.width=abc"], "tiny.cfg, -set net.width=abc: width=abc holds no number and counts as 0"),
+        ([*DETECT, "-thresh", "25"], "-thresh is a share, not a percentage (25.0); for example -thresh 0.25"),
+        (["detector", "map", "obj.data", "tiny.cfg", "-iou_thresh", "75"], "-iou_thresh is a share"),
+        (["detector", "map", "objs.data", "tiny.cfg"], "Couldn't open file: objs.data; did you mean obj.data?"),
+        (["detector", "map", "no/obj.data", "tiny.cfg"], "Couldn't open file: no/obj.data; there is no folder no"),
+        (["detector", "map", "img/q", "tiny.cfg"], "Couldn't open file: img/q; looked for in "),
     ],
 )
 def test_a_command_that_cannot_work(place, capfd, words, sentence) -> None:
@@ -169,6 +179,38 @@ def test_a_run_that_would_fail_later_does_not_begin(place, capfd, words, data, s
     assert sentence in text
     assert "avg loss" not in text
     assert not list(place.glob("backup/*"))
+
+
+def test_a_word_that_reaches_several_sections_is_remarked_on_once(place, capfd) -> None:
+    text = said(capfd, [*DETECT, "-set", "yolo.clases=3"], status=0)
+    assert text.count("clases=3 is not used by [yolo]; did you mean classes=?") == 1
+
+
+@pytest.mark.parametrize("command", ["map", "recall", "valid", "train"])
+def test_pictures_none_of_which_can_be_read_end_a_command_before_it_begins(place, weights, capfd, command) -> None:
+    for path in (place / "list.txt").read_text().split():
+        (place / path).write_bytes(b"no picture")
+    words = TRAIN if command == "train" else ["detector", command, "obj.data", "tiny.cfg", weights]
+    text = said(capfd, words)
+    assert "list.txt: 0 of " in text
+    assert "it is no picture that OpenCV knows" in text
+    assert not list(place.glob("backup/*"))
+
+
+def test_keys_of_the_data_file_that_look_like_others_are_remarked_on(place, weights, capfd) -> None:
+    (place / "obj.data").write_text("clases=2\ntrian=list.txt\nvalid=list.txt\nnames=obj.names\nowner=me\n")
+    text = said(capfd, TRAIN)
+    assert "obj.data, line 1: clases= is not used; did you mean classes=?" in text
+    assert "obj.data, line 2: trian= is not used; did you mean train=?" in text
+    assert "owner" not in text
+    assert "Couldn't open file: data/train.txt; obj.data has no train=" in text
+    assert "is not used" not in said(capfd, [*TRAIN, "-strict"])
+
+
+def test_classes_of_the_data_file_are_compared_with_the_networks(place, weights, capfd) -> None:
+    (place / "obj.data").write_text("classes=5\ntrain=list.txt\nvalid=list.txt\nnames=obj.names\n")
+    text = said(capfd, ["detector", "map", "obj.data", "tiny.cfg", weights], status=0)
+    assert "obj.data: classes=5, but classes=2 in tiny.cfg; make them equal" in text
 
 
 def test_names_must_match_classes_for_map(place, weights, capfd) -> None:

@@ -11,8 +11,10 @@ import traceback
 
 from darknetpy import __version__
 from darknetpy.cli.commands import COMMANDS, Command, family, find, usage, without_effect
+from darknetpy.cli.flags import BY_NAME, plain
 from darknetpy.cli.parse import Line, parse
-from darknetpy.errors import DarknetpyError, UsageError, warn
+from darknetpy.errors import DarknetpyError, MissingFileError, UsageError, closest, warn
+from darknetpy.files import missing_remedy
 
 PATIENCE = 5.0
 """Seconds in which the main replica says what others would say, too."""
@@ -45,11 +47,19 @@ def main(arguments: list[str] | None = None) -> int:
             traceback.print_exc()
         sys.stdout.flush()
         _wait_for_the_main_replica()
-        print(f"darknetpy: {error}" if not str(error).startswith("Couldn't open") else error, file=sys.stderr)
+        print(_sentence(error), file=sys.stderr)
         return 1
     except (RuntimeError, MemoryError) as error:
         status = _device_failed(error, trace)
         return line.again() if status == STICKY and line.again else status
+
+
+def _sentence(error: DarknetpyError) -> str:
+    """One line for a person. That a file is missing is said in Darknet's words, with what it may be mistaken for."""
+    if not isinstance(error, MissingFileError):
+        return f"darknetpy: {error}"
+    remedy = None if error.remedy else missing_remedy(error.path)
+    return f"{error}; {remedy}" if remedy else str(error)
 
 
 def _device_failed(error: BaseException, trace: bool) -> int:
@@ -85,10 +95,18 @@ def _run(line: Line) -> int:
     command = find(line.words)
     if command is None:
         raise _unknown(line.words)
+    if not line.get("strict"):
+        _no_percentages(line)
     _banner()
     for name in without_effect(command, line.values):
         warn(f"-{name} is accepted for Darknet's sake and has no effect on {command.name}")
     return command.load()(line, line.words[len(command.name.split()) :]) or 0
+
+
+def _no_percentages(line: Line) -> None:
+    for name, value in line.values.items():
+        if BY_NAME[plain(name)].share and value > 1:
+            raise UsageError(f"-{name} is a share, not a percentage", value=value, remedy=f"for example -{name} 0.25")
 
 
 def _wait_for_the_main_replica() -> None:
@@ -103,7 +121,7 @@ def _help(line: Line) -> int:
         return 0
     command = find(line.words[1:] if line.words[:1] == ["help"] else line.words)
     if not line.words and not line.get("help"):
-        print("usage: darknetpy <function>", file=sys.stderr)
+        print("usage: darknetpy <function>\n`darknetpy help` lists the functions", file=sys.stderr)
         return 0
     print(usage(command))
     return 0
@@ -120,10 +138,8 @@ def _unknown(words: list[str]) -> UsageError:
 
 
 def _suggest(words: list[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(" ".join(words[:2])[:40], [c.name for c in COMMANDS], n=1, cutoff=0.4)
-    return f"did you mean `{close[0]}`?" if close else "`darknetpy help` lists the commands"
+    close = closest(" ".join(words[:2]), [command.name for command in COMMANDS], 0.4)
+    return f"did you mean `{close}`?" if close else "`darknetpy help` lists the commands"
 
 
 def _any_bytes() -> None:

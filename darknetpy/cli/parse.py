@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from darknetpy.cli.commands import COMMANDS
 from darknetpy.cli.flags import BY_NAME, CAMERA_HEIGHT, FLAGS, WITHOUT_EFFECT, Flag, plain
 from darknetpy.config.numbers import atof, atoi
-from darknetpy.errors import UsageError
+from darknetpy.errors import UsageError, closest
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?%?")
 _BEGINS_NUMBER = re.compile(r"\s*[+-]?\.?\d")
@@ -68,8 +67,8 @@ def _flag_of(word: str) -> tuple[Flag | None, str | None]:
     if os.path.exists(word):
         return None, None
     known = [f"-{flag.name}" for flag in [*FLAGS, *WITHOUT_EFFECT]]
-    close = difflib.get_close_matches("-" + name.lstrip("-")[:40], known, n=1, cutoff=0.5)
-    raise UsageError(f"unknown flag {name[:60]}", remedy=f"did you mean {close[0]}?" if close else "see darknetpy help")
+    close = closest("-" + name.lstrip("-"), known, 0.5)
+    raise UsageError(f"unknown flag {name[:60]}", remedy=f"did you mean {close}?" if close else "see darknetpy help")
 
 
 def _value(flag: Flag, word: str, inline: str | None, rest: list[str]) -> object:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from darknetpy.assets import locate
 from darknetpy.config.numbers import atoi
-from darknetpy.errors import ConfigError, Line, MissingFileError, UsageError, warn
+from darknetpy.errors import ConfigError, Line, MissingFileError, UsageError, closest, warn
 
 MAX_BYTES = 1 << 20
 """A cfg of more than this is something else: the largest network known has 150 kB."""
@@ -96,11 +96,18 @@ class Cfg:
                 raise UsageError(
                     f"-set names a section that {self.path} does not have",
                     value=word,
-                    remedy=f"it has {len(found)} [{wanted}] sections, counted from 0" if found else None,
+                    remedy=self._sections_like(wanted, len(found)),
                 )
             for section in chosen:
                 _set(section, Option(match["key"], value, f"-set {word[:80]}"))
             self.text = self.written()
+
+    def _sections_like(self, wanted: str, count: int) -> str:
+        if count:
+            return f"it has {count} [{wanted}] sections, counted from 0"
+        types = list(dict.fromkeys(section.type[:40] for section in self.sections))
+        near = closest(wanted, types, 0.6)
+        return f"did you mean {near}?" if near else f"it begins with {', '.join(types[:4])}"
 
     def written(self) -> str:
         """The sections as text again, without comments."""

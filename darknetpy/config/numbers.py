@@ -34,6 +34,11 @@ def atof(text: str) -> float:
         return float("-inf") if number.startswith("-") else float("inf")
 
 
+def begins_number(text: str) -> bool:
+    """Whether C finds a number here, rather than none, which counts as 0."""
+    return _FLOAT.match(text) is not None
+
+
 def to_float32(value: float) -> float:
     """The nearest float32, which is what Darknet stores."""
     try:

@@ -7,15 +7,14 @@ the rest of a section is reported as unused, once, with its line and the nearest
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from darknetpy.config.cfg import Option, Section
-from darknetpy.config.numbers import atof, atoi, to_float32
-from darknetpy.errors import Line
+from darknetpy.config.numbers import atof, atoi, begins_number, to_float32
+from darknetpy.errors import Line, closest
 
 T = TypeVar("T")
 
@@ -53,12 +52,14 @@ def key(
 class Notes:
     """What reading a section had to say: `Using default` lines and other remarks, in order.
 
-    `unused` are the lines that nobody looked up, as (key, value, line); `known` the keys that the section takes.
+    `unused` are the lines that nobody looked up, as (key, value, line); `known` the keys that the section takes;
+    `not_numbers` the lines that hold no number where one is read, which counts as 0, as (key, value, line).
     """
 
     defaults: list[tuple[str, str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     unused: list[tuple[str, str | None, Line]] = field(default_factory=list)
+    not_numbers: list[tuple[str, str, Line]] = field(default_factory=list)
     known: list[str] = field(default_factory=list)
 
     def default(self, name: str, value: Any) -> None:
@@ -71,10 +72,7 @@ class Notes:
 
     def nearest(self, word: str) -> str | None:
         """The known key that an unknown one looks most like."""
-        if word in self.known:
-            return None
-        found = difflib.get_close_matches(word.lower()[:64], self.known, n=1, cutoff=0.7)
-        return found[0] if found else None
+        return None if word in self.known else closest(word.lower(), self.known, 0.7)
 
 
 def read_options(kind: type[T], section: Section, notes: Notes | None = None) -> T:
@@ -114,7 +112,10 @@ def _read_field(item, lines: dict[str, Option], options: Any, notes: Notes, look
         if loud:
             notes.default(spelling(item), value)
         return value
-    return _convert(kind_of(item), option.value, meta["stop_at_hash"])
+    kind = kind_of(item).replace(" ", "").removesuffix("|None")
+    if kind in ("int", "float", "bool") and not begins_number(option.value):
+        notes.not_numbers.append((option.key, option.value, option.line))
+    return _convert(kind, option.value, meta["stop_at_hash"])
 
 
 def kind_of(item: dataclasses.Field) -> str:
@@ -122,8 +123,7 @@ def kind_of(item: dataclasses.Field) -> str:
     return item.type if isinstance(item.type, str) else inspect.formatannotation(item.type)
 
 
-def _convert(annotation: str, text: str, stop_at_hash: bool) -> Any:
-    kind = annotation.replace(" ", "").removesuffix("|None")
+def _convert(kind: str, text: str, stop_at_hash: bool) -> Any:
     if kind == "int":
         return atoi(text)
     if kind == "float":

@@ -43,7 +43,7 @@ class Structure:
     net_notes: Notes = field(default_factory=Notes)
     training: bool = False
     problems: list[ConfigError] = field(default_factory=list)
-    unused: int = 0
+    remarks: int = 0
     said: set[str] = field(default_factory=set)
 
     def check(self) -> Structure:
@@ -112,9 +112,9 @@ def read_structure(
     training = batch is None
     steps = max(1, time_steps or (net.time_steps if training else 1))
     rows = net.mini_batch if training else batch
-    _check_net(cfg, net, rows)
     structure = Structure(cfg, net, [], rows, steps, strict, notes, training)
-    _report_unused(structure, "net", notes)
+    _remark(structure, "net", notes)
+    _check_net(cfg, net, rows)
     _add_layers(structure)
     if not structure.layers:
         raise ConfigError("has only [net] and no layer", file=cfg.path)
@@ -168,7 +168,7 @@ def _add_layers(structure: Structure) -> None:
                 "check filters=, size= and the network's width= and height=",
             )
         structure.layers.append(layer)
-        _report_unused(structure, section.type, context.notes)
+        _remark(structure, section.type, context.notes)
         w, h, c, inputs = layer.out_w, layer.out_h, layer.out_c, layer.outputs
 
 
@@ -188,18 +188,29 @@ def _build(section: Section, context: BuildContext) -> Layer:
     )
 
 
-def _report_unused(structure: Structure, section: str, notes: Notes) -> None:
-    """Once for each unused line: where it stands, and the nearest known key. Strict: in the table, as Darknet."""
+def _remark(structure: Structure, section: str, notes: Notes) -> None:
+    """Once for each line that is not used or holds no number: where it stands, and the nearest known key.
+
+    Strict: unused ones in the table, as Darknet.
+    """
     if structure.strict:
         return
     cfg = structure.cfg
+    for name, value, line in notes.not_numbers:
+        _once(structure, f"{cfg.path}, {at(line)}: {name[:60]}={value[:60]} holds no number and counts as 0")
     for name, value, line in notes.unused:
-        structure.unused += 1
-        if structure.unused > MAX_REMARKS:
-            if structure.unused == MAX_REMARKS + 1:
-                warn(f"{cfg.path}, {at(line)}: this and later lines that are not used are not listed")
+        if structure.remarks > MAX_REMARKS:
             return
         text = name[:60] if value is None else f"{name[:60]}={value[:60]}"
         guess = notes.nearest(name)
         hint = f"; did you mean {guess}=?" if guess else ""
-        warn(f"{cfg.path}, {at(line)}: {text} is not used by [{section}]{hint}")
+        _once(structure, f"{cfg.path}, {at(line)}: {text} is not used by [{section}]{hint}")
+
+
+def _once(structure: Structure, text: str) -> None:
+    """`-set` reaches several sections, which then all have the same to remark. There is an end to remarks."""
+    if text in structure.said or structure.remarks > MAX_REMARKS:
+        return
+    structure.said.add(text)
+    structure.remarks += 1
+    warn(text if structure.remarks <= MAX_REMARKS else f"{structure.cfg.path}: there would be more remarks like these")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from typing import TYPE_CHECKING, TypeVar
 
+from darknetpy.errors import closest
 from darknetpy.layers.base import LayerOptions
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def canonical(name: str) -> str:
 def nearest(name: str) -> str | None:
     """The known section name that looks most like `name`."""
     by_lower = {known.lower(): known for known in _CLASSES}
-    found = difflib.get_close_matches(name.strip("[]").lower()[:64], list(by_lower), n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None
+    found = closest(name.strip("[]").lower(), by_lower, 0.6)
+    return by_lower[found] if found else None
 
 
 def all_types() -> dict[str, type[Layer]]:
