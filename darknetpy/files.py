@@ -91,6 +91,13 @@ def base_name(path: str | os.PathLike) -> str:
     return os.path.basename(os.fspath(path)).split(".", 1)[0]
 
 
+def pictures_in(folder: str | os.PathLike) -> list[str]:
+    """Picture files in and under a folder, sorted."""
+    walked = [(inner, files) for inner, _, files in os.walk(folder)]
+    paths = [os.path.join(inner, file) for inner, files in walked for file in files]
+    return sorted(path for path in paths if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES)
+
+
 def missing_remedy(path: str | os.PathLike) -> str | None:
     """What to do about a file that isn't there: another one of its folder is meant, or the folder is missing, too."""
     folder, name = os.path.split(os.fspath(path))

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 
 from darknetpy.assets import locate
+from darknetpy.cli.asked import asked_paths, is_one, load_picture, remember_bad
 from darknetpy.cli.common import lay_out, load_weights, pick_device, show_table
-from darknetpy.cli.detect import asked_paths, load_picture, remember_bad
 from darknetpy.cli.parse import Line, files_of
 from darknetpy.cli.training import check, devices_of, picture_options, refuse_auto, run, share
 from darknetpy.config.datafile import DataConfig, read_names
@@ -78,7 +78,7 @@ def _predict(line: Line, files: dict[str, str], data: DataConfig | None) -> int:
             _tell(classifier, path, picture, min(top, classifier.classes))
         except ImageError as problem:
             remember_bad(path)
-            if image is not None:
+            if is_one(image):
                 raise
             warn(str(problem))
     return 0

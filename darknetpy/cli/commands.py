@@ -26,7 +26,7 @@ class Command:
 
 
 _EVERY = ("strict", "set", "i", "nogpu", "quiet", "trace")
-_DETECT = ("gpus", "thresh", "nms", "hier", "ext_output", "out", "save_labels", "dont_show", "letter_box")
+_DETECT = ("gpus", "thresh", "nms", "hier", "ext_output", "out", "out_dir", "save_labels", "dont_show", "letter_box")
 _RUN = (
     "gpus", "ddp", "gpu_share", "sync_bn", "sync_bn_stats", "check_replicas", "burn_in_single", "max_restarts",
     "nccl_debug", "profile", "subdivisions", "precision", "tf32", "cudnn_benchmark", "deterministic", "checkpointing",
@@ -51,7 +51,9 @@ _RNN = ("seed", "len", "temp", "srand", "tokens")
 
 COMMANDS = [
     Command("detector train", "DATA CFG [WEIGHTS]", "train a detector", "train:train", _TRAIN),
-    Command("detector test", "DATA CFG [WEIGHTS] [IMAGE]", "detect in an image or a list", "detect:test", _DETECT),
+    Command(
+        "detector test", "DATA CFG [WEIGHTS] [IMAGE]", "detect in a picture, a folder or a list", "detect:test", _DETECT
+    ),
     Command(
         "detector map", "DATA CFG WEIGHTS", "mean average precision", "evaluate:map_",
         ("points", "iou_thresh", "thresh", "batch", "gpus", "table", "coco", "json", "plots"),

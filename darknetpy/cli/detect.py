@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from darknetpy.assets import locate
+from darknetpy.cli.asked import PROMPT, asked_paths, is_one, load_picture, remember_bad
 from darknetpy.cli.common import lay_out, load_weights, names_for, show_table
 from darknetpy.cli.parse import Line, files_of
 from darknetpy.cli.replicas import be_silent, join, several, start
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
 
 TYPE_NUMBER = {"yolo": 28, "region": 27, "Gaussian_yolo": 29, "detection": 26}
 """Darknet's numbers of layer types, which `Detection layer:` lines show."""
-PROMPT = "Enter Image Path: "
 ROUND = 8
 """Pictures that each of several replicas looks at before the main one shows what was found."""
-_BLACK = (10, 10)
 
 
 @dataclass
@@ -62,7 +59,7 @@ def detect(line: Line, words: list[str]) -> int:
 
 def _run(line: Line, files: dict[str, str], thresh: float) -> int:
     strict = bool(line.get("strict"))
-    devices = [] if "image" in files else several(line)
+    devices = [] if is_one(files.get("image")) else several(line)
     if devices:
         be_silent()
     data = None if "names" in files else open_data(files["data"], strict)
@@ -98,11 +95,12 @@ def _say_names(names, structure, files, data) -> None:
 
 def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) -> None:
     """Look at all pictures, each replica at its part of every round; the main one shows and writes what was found."""
-    from darknetpy.inference.writers import JsonWriter
+    from darknetpy.inference.writers import Drawings, JsonWriter
 
-    out = line.get("out") if replicas.main else None
-    alone = replicas.size == 1
+    out, folder = (line.get(name) if replicas.main else None for name in ("out", "out_dir"))
+    alone, one, ask = replicas.size == 1, is_one(image), image is None
     paths, asked, failed = asked_paths(image, prompt=alone), 0, 0
+    drawings = Drawings(folder) if folder else None
     with JsonWriter(out) if out else nullcontext() as writer:
         while True:
             round_ = list(islice(paths, 1 if alone else ROUND * replicas.size)) if replicas.main else None
@@ -110,36 +108,20 @@ def _pictures(line: Line, detector, image: str | None, thresh: float, replicas) 
             if not round_:
                 break
             mine = [_look(line, detector, path, thresh) for path in round_[replicas.rank :: replicas.size]]
-            if image is not None and mine[0].found is None:
+            if one and mine[0].found is None:
                 remember_bad(image)
                 raise ImageError(mine[0].error)
             parts = replicas.gather(mine if alone else [_light(one) for one in mine])
             for number in range(len(round_) if replicas.main else 0):
-                if not alone:
+                if ask and not alone:
                     print(PROMPT, end="")
                 looked = parts[number % replicas.size][number // replicas.size]
                 asked, failed = asked + 1, failed + bool(looked.error)
-                _tell(line, detector, looked, writer)
-    if not alone:
+                _tell(line, detector, looked, writer, drawings)
+    if ask and not alone:
         print(PROMPT, end="", flush=True)
     if failed:
         warn(f"{failed} of {asked} images could not be read; bad.list has their names")
-
-
-def asked_paths(image: str | None, prompt: bool) -> Iterator[str]:
-    """The image of the command line, or those of standard input, a line each."""
-    if image is not None:
-        yield image
-        return
-    while True:
-        if prompt:
-            print(PROMPT, end="", flush=True)
-        text = sys.stdin.readline()
-        if not text:
-            return
-        path = text.strip("\r\n\ufeff")
-        if path.strip():
-            yield path if os.path.exists(path) else path.strip()
 
 
 def _look(line: Line, detector, path: str, thresh: float) -> Looked:
@@ -158,7 +140,7 @@ def _light(looked: Looked) -> Looked:
     return Looked(looked.path, found, None, looked.seconds, looked.error)
 
 
-def _tell(line: Line, detector, looked: Looked, writer) -> None:
+def _tell(line: Line, detector, looked: Looked, writer, drawings) -> None:
     """Print, write and draw what was found in a picture of a list; one that cannot be read is said and left out."""
     from darknetpy.detections import Detections
     from darknetpy.images import can_show, draw_detections, save_image, show
@@ -186,30 +168,11 @@ def _tell(line: Line, detector, looked: Looked, writer) -> None:
         picture, _ = load_picture(path, detector.network.net.channels, bool(line.get("strict")))
     drawn = draw_detections(picture, found)
     save_image("predictions.jpg", drawn)
+    if drawings is not None:
+        drawings.write(drawn, path)
     sys.stdout.flush()
     if not line.get("dont_show") and can_show():
         show("predictions", drawn)
-
-
-def load_picture(path: str, channels: int, strict: bool) -> tuple[np.ndarray | None, str]:
-    """A picture, or None and why not; with `-strict` Darknet's black one stands for what cannot be read."""
-    import numpy as np
-
-    from darknetpy.images import load_image
-
-    try:
-        return load_image(locate(path), channels), ""
-    except ImageError as error:
-        return np.zeros((channels, *_BLACK), np.float32) if strict else None, str(error)
-
-
-def remember_bad(path: str) -> None:
-    """Append the path of an unreadable picture to `bad.list`, as Darknet does."""
-    try:
-        with open("bad.list", "a", encoding="utf-8") as stream:
-            stream.write(f"{path}\n")
-    except OSError as error:
-        warn(f"bad.list cannot be written: {error.strerror}")
 
 
 __all__ = ["DarknetpyError", "detect", "test"]

@@ -43,6 +43,7 @@ FLAGS = [
     Flag("dynamic_size", "switch", "export: ONNX for pictures of any size"),
     Flag("ext_output", "switch", "print box coordinates"),
     Flag("out", "str", "test: JSON file; valid: name of the results"),
+    Flag("out_dir", "str", "write each picture with its boxes into this folder, too"),
     Flag("save_labels", "switch", "write a label file beside each image"),
     Flag("dont_show", "switch", "open no window", aliases=("noshow",)),
     Flag("letter_box", "switch", "keep the aspect ratio and pad"),

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from types import TracebackType
+from typing import TYPE_CHECKING
 
+from darknetpy.assets import locate
 from darknetpy.config.datafile import label_path
 from darknetpy.detections import Detections
-from darknetpy.errors import UsageError
-from darknetpy.files import atomic_write
+from darknetpy.errors import DataError, UsageError
+from darknetpy.files import atomic_write, writable_folder
+from darknetpy.images import save_image
+
+if TYPE_CHECKING:
+    import numpy as np
 
 JSON_THRESH = 0.005
 """A class is written to JSON above this; boxes were filtered by the command's own threshold before."""
@@ -109,6 +116,27 @@ class JsonWriter:
     ) -> None:
         self._stream.write("\n]")
         self._stream.close()
+
+
+class Drawings:
+    """A folder for pictures with their boxes, `NAME.jpg` for each; of equal names the later ones get a number.
+
+    Raises DataError if the folder cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike):
+        self.folder = writable_folder(folder, remedy="choose another -out_dir")
+        self._names: Counter[str] = Counter()
+
+    def write(self, drawn: np.ndarray, image: str | os.PathLike) -> str:
+        """Save what was drawn, uint8 (H, W, 3) RGB; returns where. Raises DataError where `image` itself lies."""
+        stem = os.path.splitext(os.path.basename(os.fspath(image)))[0]
+        self._names[stem] += 1
+        path = os.path.join(self.folder, f"{stem}_{self._names[stem]}.jpg" if self._names[stem] > 1 else f"{stem}.jpg")
+        if os.path.exists(path) and os.path.samefile(path, locate(image)):
+            raise DataError("would be written over by its own boxes", file=path, remedy="choose another -out_dir")
+        save_image(path, drawn)
+        return path
 
 
 def label_lines(found: Detections) -> list[str]:

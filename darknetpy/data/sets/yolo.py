@@ -10,7 +10,7 @@ from darknetpy.config.datafile import found_in, read_list
 from darknetpy.data.sets.dataset import DataSet
 from darknetpy.data.sets.yaml import read_yaml
 from darknetpy.errors import DataError
-from darknetpy.files import IMAGE_SUFFIXES
+from darknetpy.files import pictures_in
 
 DESCRIPTIONS = ("data.yaml", "dataset.yaml", "data.yml")
 
@@ -93,6 +93,4 @@ def _inside(place: Path) -> list[str]:
     if place.is_file():
         entries = read_list(place)
         return found_in(entries, [os.fspath(place.parent)])
-    walked = [(folder, files) for folder, _, files in os.walk(place)]
-    paths = [os.path.join(folder, file) for folder, files in walked for file in files]
-    return sorted(path for path in paths if os.path.splitext(path)[1].lower() in IMAGE_SUFFIXES)
+    return pictures_in(place)
