@@ -268,20 +268,21 @@ class Network(nn.Module):
         return self.run(x, fused=True)
 
     def run(
-        self, x: Tensor, context: ForwardContext | None = None, *, keep_all: bool = False, fused: bool = False
-    ) -> Pass:
+        self, x: Tensor, context: ForwardContext | None = None, *, keep_all: bool = False, fused: bool = False,
+        layers: int | None = None,
+    ) -> Pass:  # fmt: skip
         """One pass over all layers (Darknet: `forward_network`).
 
         Args:
             x: (B, C, H, W) in 0..1, or (B, inputs).
             context: counters and truth of training; None for inference.
             keep_all: keep every output instead of freeing it after its last reader.
-            fused: use the tensors made by `fuse`.
+            fused: use the tensors made by `fuse`. layers: run only so many, the first ones.
         """
         self._check_input(x)
         if fused:
             self.fuse()
-        return forward(self, x, self._begin(x, context, fused), keep_all)
+        return forward(self, x, self._begin(x, context, fused), keep_all, self.layers[:layers])
 
     def forward(self, x: Tensor, context: ForwardContext | None = None) -> Pass:
         return self.run(x, context)

@@ -24,21 +24,21 @@ class Pass:
     inputs: dict[int, Tensor] = field(default_factory=dict)
 
 
-def forward(network: Network, x: Tensor, context: ForwardContext, keep_all: bool) -> Pass:
-    """Run all layers on `x`; the context's outputs are empty before and the pass's afterwards.
+def forward(network: Network, x: Tensor, context: ForwardContext, keep_all: bool, layers: list[Layer]) -> Pass:
+    """Run the first layers, or all, on `x`; the context's outputs are empty before and the pass's afterwards.
 
     `network.checkpointing` lets groups of layers keep only their input for the backward pass, which runs them again.
     """
     result = Pass(context.outputs)
     step = _Step(network, context.training, _no_gradient_up_to(network.layers, context))
     twice = network.checkpointing and context.training and torch.is_grad_enabled() and not keep_all
-    for layers in _groups(network.layers, network.strict) if twice else ([layer] for layer in network.layers):
-        if layers[0].is_head:
+    for group in _groups(layers, network.strict) if twice else ([layer] for layer in layers):
+        if group[0].is_head:
             x = x.float() if context.mixed else x
-            result.inputs[layers[0].index] = x
-        x = step(layers[0], x, context) if len(layers) == 1 else _twice(step, layers, x, context)
+            result.inputs[group[0].index] = x
+        x = step(group[0], x, context) if len(group) == 1 else _twice(step, group, x, context)
         if not keep_all:
-            for done in _freed(network, layers):
+            for done in _freed(network, group):
                 context.outputs[done] = None
     context.training = step.training
     return result

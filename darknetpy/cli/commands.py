@@ -11,13 +11,17 @@ from darknetpy.cli.flags import FLAGS, Flag
 
 @dataclass(frozen=True)
 class Command:
-    """`name` as typed, `arguments` as shown, the flags it heeds, and `module:function` that runs it."""
+    """`name` as typed, `arguments` as shown, the flags it heeds, and `module:function` that runs it.
+
+    `beyond` names flags of it that are no shares, though they are those of other commands.
+    """
 
     name: str
     arguments: str
     help: str
     run: str
     flags: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
 
     def load(self) -> Callable:
         """The function; its module is imported only now."""
@@ -91,6 +95,17 @@ COMMANDS = [
     Command("rgbgr", "CFG WEIGHTS OUT", "exchange red and blue of the first layer", "weights:rgbgr"),
     Command("oneoff", "CFG WEIGHTS OUT", "start a [region] head from a classifier", "weights:oneoff"),
     Command("statistics", "CFG [WEIGHTS]", "numbers of every tensor", "weights:statistics"),
+    Command(
+        "visualize", "CFG [WEIGHTS] [IMAGE]", "draw filters, and what they make of a picture", "inside:visualize",
+        ("dont_show",),
+    ),
+    Command(
+        "nightmare", "CFG WEIGHTS IMAGE LAYER", "a picture in which a layer sees more and more", "inside:nightmare",
+        (
+            "range", "rounds", "iters", "octaves", "zoom", "rotate", "rate", "norm", "thresh", "prefix", "srand",
+            "dont_show",
+        ), beyond=("thresh",),
+    ),
     Command("ops", "CFG", "count floating point operations", "weights:ops"),
     Command("speed", "CFG [TICS]", "time passes of one picture", "weights:speed"),
     Command(

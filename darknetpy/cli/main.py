@@ -96,16 +96,16 @@ def _run(line: Line) -> int:
     if command is None:
         raise _unknown(line.words)
     if not line.get("strict"):
-        _no_percentages(line)
+        _no_percentages(command, line)
     _banner()
     for name in without_effect(command, line.values):
         warn(f"-{name} is accepted for Darknet's sake and has no effect on {command.name}")
     return command.load()(line, line.words[len(command.name.split()) :]) or 0
 
 
-def _no_percentages(line: Line) -> None:
+def _no_percentages(command: Command, line: Line) -> None:
     for name, value in line.values.items():
-        if BY_NAME[plain(name)].share and value > 1:
+        if BY_NAME[plain(name)].share and name not in command.beyond and value > 1:
             raise UsageError(f"-{name} is a share, not a percentage", value=value, remedy=f"for example -{name} 0.25")
 
 
