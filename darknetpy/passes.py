@@ -124,10 +124,11 @@ def _twice(step: _Step, layers: list[Layer], x: Tensor, context: ForwardContext)
     freed = set(_freed(step.network, layers)) - {end - 1}
     read = {source: context.outputs[source] for layer in layers for source in layer.sources() if source < first}
     runs: list[int] = []
+    bare = replace(context, outputs=[])  # what is kept for the second run holds no other group's outputs
 
     def group(x: Tensor) -> tuple[Tensor | None, ...]:
         outputs = [read.get(i) for i in range(first)]
-        inner = replace(context, outputs=outputs, repeated=bool(runs))
+        inner = replace(bare, outputs=outputs, repeated=bool(runs))
         runs.append(1)
         for layer in layers:
             x = step(layer, x, inner)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,28 @@ def test_fewer_outputs_are_kept(place):
             one.network.run(x, one._forward_context(one._rows(truth), 0))
         kept.append(sum(saved.values()))
     assert kept[1] < 0.6 * kept[0]
+
+
+def test_a_pass_that_fails_leaves_no_outputs_behind(place, monkeypatch):
+    """Memory that ran short in the middle is free again at once, when it is needed for the next attempt."""
+    Path("tiny.cfg").write_text(DEEP)
+    one, (x, truth) = learner("tiny.cfg", checkpointing=True), pictures()
+    kept = []
+
+    def short(x, context):
+        kept.append(weakref.ref(x))
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    several = [group for group in _groups(one.network.layers, False) if len(group) > 1]
+    monkeypatch.setattr(several[1][0], "forward", short)
+    gc.disable()
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            one.accumulate_all([(x, truth)])
+        assert len(kept) == 1
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_short_memory_ends_with_layers_computed_twice(place, monkeypatch):
