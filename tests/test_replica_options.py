@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +13,10 @@ import pytest
 from conftest import TESTS
 from small import CFG, data_set
 from test_replicas import train
-from together import together
+from together import free_port, machines, together
 
 from darknetpy.errors import UsageError
-from darknetpy.parallel import Averaging, Single, launch
+from darknetpy.parallel import Averaging, Single
 from darknetpy.parallel.advice import arithmetic, risk
 from darknetpy.parallel.shares import read_shares, split
 
@@ -398,24 +396,21 @@ def test_the_pages_commands_for_several_machines_run(place, name):
     """With one replica on each of two machines that are this one."""
     Path("my.cfg").write_text(CFG)
     line = re.search(rf"<!-- command: {name} -->\n```\n(.+?)\n```", PAGE, re.S)[1].splitlines()[-1]
-    store = launch.meeting_point()
-    port, agents = str(store.port + 1), []
-    del store
+    port, commands, environments = free_port(), [], []
     for node in range(2):
-        words, env = shlex.split(line), {**os.environ, "OMP_NUM_THREADS": "1"}
+        words, env = shlex.split(line), {}
         if name == "torchrun":
             swap = {"4": "1", "node0": "127.0.0.1", "29500": port}
             words = [sys.executable, "-m", "torch.distributed.run", *(swap.get(word, word) for word in words[1:])]
             words[words.index("--node_rank") + 1] = str(node)
         else:
             words = [sys.executable, "-m", *words[words.index("darknetpy") :]]
-            env |= {"SLURM_PROCID": str(node), "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+            env = {"SLURM_PROCID": str(node), "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
             env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         words += ["-nogpu", "-dont_show", "-no_rehearsal", "-workers", "0", "-burn_in_single", "4"]
-        words += ["-set", "net.max_batches=8"]
-        agents.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    outputs = [agent.communicate(timeout=180)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], outputs
+        commands.append([*words, "-set", "net.max_batches=8"])
+        environments.append(env)
+    outputs = machines(commands, environments)
     assert "2 replicas train: each takes 4 images a turn" in "".join(outputs)
     assert "-burn_in_single has no effect where torchrun or SLURM starts the replicas" in "".join(outputs)
     assert Path("backup/my_final.weights").exists()

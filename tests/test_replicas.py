@@ -17,9 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small import CFG, data_set
-from together import together
-
-from darknetpy.parallel import launch
+from together import free_port, machines, together
 
 RANDOM = CFG.replace("random=0", "random=1").replace("burn_in=0", "burn_in=2")
 STARTED: list[subprocess.Popen] = []
@@ -230,20 +228,12 @@ def test_two_machines_do_what_one_does(place):
     words = ("-set", "net.max_batches=16", "net.burn_in=0")
     start(place, "-gpus", "0,1,2,3", *words).communicate()
     expected = final()
-    port = str(launch.meeting_point().port + 1)
+    rest = ["detector", "train", "obj.data", "tiny.cfg", *words, "-nogpu", "-no_rehearsal", "-workers", "0"]
     command = [
         sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2", "--rdzv_backend",
-        "static", "--master_addr", "127.0.0.1", "--master_port", port,
+        "static", "--master_addr", "127.0.0.1", "--master_port", free_port(), "--node_rank",
     ]  # fmt: skip
-    rest = ["-m", "darknetpy", "detector", "train", "obj.data", "tiny.cfg", *words, "-nogpu", "-no_rehearsal"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    agents = [
-        subprocess.Popen([*command, "--node_rank", str(node), *rest, "-workers", "0"], cwd=place, env=env,
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for node in range(2)
-    ]  # fmt: skip
-    outputs = [agent.communicate(timeout=180)[0] for agent in agents]
-    assert [agent.returncode for agent in agents] == [0, 0], outputs
+    machines([[*command, str(node), "-m", "darknetpy", *rest] for node in range(2)], [{}, {}])
     assert final() == expected
 
 

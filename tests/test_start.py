@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from small import data_set
+from together import free_port
 
 from darknetpy import training
 from darknetpy.cli.main import main
@@ -93,8 +94,7 @@ def test_who_does_not_come_is_waited_for_with_a_limit(tmp_path, rank):
         "replicas.MEETING, replicas.SOON = timedelta(seconds=3), 1.0;"
         "import sys; sys.exit(main(['detector', 'train', 'obj.data', 'tiny.cfg', '-nogpu', '-quiet']))"
     )
-    port = str(launch.meeting_point().port + 1)
-    there = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    there = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=data_set(tmp_path), env={**os.environ, **there}, capture_output=True,
         text=True, timeout=60,

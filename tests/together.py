@@ -1,13 +1,19 @@
-"""Replicas that a test starts, each in a process of its own that runs a function."""
+"""Replicas that a test starts, each in a process of its own, that run a function or a command."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import random
+import socket
+import subprocess
 import time
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from darknetpy.parallel import launch
 
@@ -67,3 +73,36 @@ def _replica(environment: dict, job, arguments, writer: Connection) -> None:
         writer.send((True, job(replicas, *arguments, **options)))
     except Exception:
         writer.send((False, traceback.format_exc()))
+
+
+def free_port() -> str:
+    """One that stays free: below those that the system hands out by itself, to whoever connects meanwhile."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return str(port)
+
+
+def machines(commands: list[list[str]], environments: list[dict[str, str]], seconds: float = 180) -> list[str]:
+    """What commands print that meet each other, as on several machines; all must end well."""
+    outputs, end = [Path(f"machine{n}.txt") for n in range(len(commands))], time.monotonic() + seconds
+    processes = []
+    for command, environment, output in zip(commands, environments, outputs, strict=True):
+        with output.open("w") as stream:
+            env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+            processes.append(subprocess.Popen(command, env=env, stdout=stream, stderr=subprocess.STDOUT))
+    while any(process.poll() is None for process in processes):
+        if time.monotonic() > end or any(process.poll() for process in processes):
+            time.sleep(1.0)  # others may have something to say as well
+            for process in processes:
+                process.kill()
+                process.wait()
+        time.sleep(0.1)
+    texts = [output.read_text() for output in outputs]
+    if any(process.returncode for process in processes):
+        pytest.fail("\n".join([f"{[process.returncode for process in processes]}", *texts]))
+    return texts
