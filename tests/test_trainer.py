@@ -17,7 +17,7 @@ from small import CFG, data_set
 from darknetpy import training
 from darknetpy.data import resize
 from darknetpy.errors import DarknetpyError, DataError, WeightsError
-from darknetpy.layers import read_structure
+from darknetpy.layers import constants, read_structure
 from darknetpy.network import Network
 from darknetpy.reporting import default_sinks
 from darknetpy.reporting.chart import Chart
@@ -86,6 +86,17 @@ def test_measuring_does_not_change_the_training(place):
     assert len(result.history) >= 4
     assert len({event.size for event in log.of(Resized)}) > 1
     assert weights_of() == plain
+
+
+def test_what_an_evaluation_has_made_serves_the_training(place):
+    """Constants such as the blur's kernel are made once, whoever asks first; none may be an inference tensor."""
+    Path("tiny.cfg").write_text(CFG.replace("filters=8", "filters=13\nantialiasing=1"))
+    structure = read_structure("tiny.cfg")
+    constants._kept.clear()
+    Network.from_structure(structure).predict(torch.rand(1, 3, 64, 64))
+    learner = Learner(Network.from_structure(structure))
+    learner.accumulate_all([(torch.rand(2, 3, 64, 64), torch.zeros(2, 90, 6))])
+    assert all(bool(torch.isfinite(gradient).all()) for gradient in learner.optimizer.gradients())
 
 
 def test_the_rehearsal_leaves_no_trace(place):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
+from darknetpy.layers.constants import constant
 from darknetpy.layers.gradients import add_stale_gradient
 from darknetpy.lazy import torch
 
@@ -25,11 +25,11 @@ def blurred_size(w: int, h: int, mode: int, strides: Strides) -> tuple[int, int]
     return (w + 2 * pad - size) // strides[0] + 1, (h + 2 * pad - size) // strides[1] + 1
 
 
-@functools.lru_cache(maxsize=32)
-def _kernel(mode: int, channels: int, device: str):
-    row = torch.tensor([1.0, 1.0]) if mode == 2 else torch.tensor([1.0, 2.0, 1.0])
-    plane = torch.outer(row, row)
-    return (plane / plane.sum()).expand(channels, 1, -1, -1).contiguous().to(device)
+def _kernel(mode: int, channels: int, like):
+    """(C, 1, side, side), of the same type and on the same device as `like`."""
+    row = (1, 1) if mode == 2 else (1, 2, 1)
+    plane = constant([a * b / sum(row) ** 2 for a in row for b in row], like)
+    return plane.view(len(row), len(row)).expand(channels, 1, -1, -1)
 
 
 def blur(x, mode: int, strides: Strides, strict: bool = False):
@@ -41,8 +41,7 @@ def blur(x, mode: int, strides: Strides, strict: bool = False):
     if strict:
         return add_stale_gradient(x, blur(x, mode, strides))
     channels = int(x.shape[1])
-    kernel = _kernel(mode, channels, str(x.device)).to(x.dtype)
-    return torch.nn.functional.conv2d(x, kernel, None, strides[::-1], _window(mode)[1], 1, channels)
+    return torch.nn.functional.conv2d(x, _kernel(mode, channels, x), None, strides[::-1], _window(mode)[1], 1, channels)
 
 
 def row(layer: Layer, mode: int, strides: Strides, host: tuple[int, int]) -> str:
