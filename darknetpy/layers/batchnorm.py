@@ -51,7 +51,7 @@ def normalize(y, tensors: Any, training: bool, context: ForwardContext):
 def _across_replicas(y, t, add_up: Callable):
     """Statistics over the mini-batches of all replicas, as if they were one; the variance takes a second pass."""
     dims = [0, *range(2, y.dim())]
-    sums = add_up(torch.cat([y.sum(dims), y.new_tensor([y.numel() / y.shape[1]])]))
+    sums = add_up(torch.cat([y.sum(dims), y.new_full((1,), y.numel() / y.shape[1])]))
     count, shape = sums[-1].detach(), (1, -1, *[1] * (y.dim() - 2))
     mean = sums[:-1] / count
     centred = y - mean.view(shape)
