@@ -104,9 +104,23 @@ MOST_WORKERS = 24
 """Each makes some 90 mosaics of 416 x 416 a second from JPEG files, twice as many from cached pictures."""
 
 
-def default_workers(device: str, replicas: int = 1) -> int:
+def replicas_here() -> int:
+    """Replicas of a run on this machine, which share its processors and memory, as what started them says."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        return 1
+    return max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or slurm_tasks() or 1))
+
+
+def slurm_tasks() -> int | None:
+    """SLURM's tasks on a machine, None where it says nothing."""
+    text = os.environ.get("SLURM_NTASKS_PER_NODE") or os.environ.get("SLURM_TASKS_PER_NODE", "")
+    found = re.match(r"\d+", text)  # 4, or 4(x2) for two machines
+    return int(found[0]) if found else None
+
+
+def default_workers(device: str) -> int:
     """Loader processes of a replica: most processors feed GPUs; on a CPU one process beside the training is enough."""
-    count = max(1, cpu_count() // max(1, replicas))
+    count = max(1, cpu_count() // replicas_here())
     if device.startswith("cuda"):
         return max(1, min(MOST_WORKERS, count - 1))
     return 1 if count > 1 else 0

@@ -137,6 +137,9 @@ def test_room_follows_the_narrowest_of_system_and_container(monkeypatch):
     assert room_for_cache() == 9_000 * 1024 // 3
     numbers["/sys/fs/cgroup/memory.max"] = 61_000
     assert room_for_cache() == 20_000
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert room_for_cache() == 5_000, "each replica keeps pictures of its own"
     numbers["/sys/fs/cgroup/memory.max"] = 500
     assert room_for_cache() == 0
 

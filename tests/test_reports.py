@@ -242,8 +242,12 @@ def test_processors_are_those_that_the_process_may_use(monkeypatch):
         files.clear()
         files.update(limits)
         assert runtime.cpu_count() == count
-    assert (runtime.default_workers("cuda:0"), runtime.default_workers("cuda:0", 4)) == (11, 2)
-    assert (runtime.default_workers("cpu"), runtime.default_workers("cpu", 12)) == (1, 0)
+    assert (runtime.default_workers("cuda:0"), runtime.default_workers("cpu")) == (11, 1)
+    monkeypatch.setenv("WORLD_SIZE", "24")
+    for name, here in (("SLURM_TASKS_PER_NODE", "4(x6)"), ("LOCAL_WORLD_SIZE", "12")):
+        monkeypatch.setenv(name, here)
+        assert runtime.default_workers("cuda:0") == {"4(x6)": 2, "12": 1}[here], "replicas elsewhere have their own"
+    assert runtime.default_workers("cpu") == 0
 
 
 def test_close_mosaic_is_heeded_at_the_end_of_a_run(place, monkeypatch):

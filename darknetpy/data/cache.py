@@ -20,6 +20,7 @@ import numpy as np
 from darknetpy.data.notes import say
 from darknetpy.errors import UsageError
 from darknetpy.files import cache_folder, writable_folder
+from darknetpy.runtime import replicas_here
 
 try:
     import fcntl
@@ -29,7 +30,7 @@ except ImportError:  # Windows, where processes share nothing here
 SMALL = 2000
 """A list of at most so many pictures is kept in memory unasked."""
 SHARE = 3
-"""A cache in memory takes at most one part in so many of what is free."""
+"""The caches of a run take at most one part in so many of the memory that is free."""
 PROCESSES = 8
 """Where processes cannot share memory, each has its own part of so many."""
 ALIGN, SIDE_BITS = 64, 15
@@ -193,7 +194,7 @@ def memory_cache(count: int) -> Cache:
 
 
 def room_for_cache() -> int:
-    """Bytes that may be spent on decoded pictures, by what the system and its container have left."""
+    """Bytes that this replica may spend on decoded pictures, by what the system and its container have left."""
     free = [_number("/proc/meminfo", "MemAvailable:") * 1024]
     limit, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
     if not limit:
@@ -203,7 +204,7 @@ def room_for_cache() -> int:
         free.append(limit - used)
     if not free[0] and hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         free[0] = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    return max(0, min(free) // SHARE)
+    return max(0, min(free) // (SHARE * replicas_here()))
 
 
 def _number(path: str, key: str = "") -> int:

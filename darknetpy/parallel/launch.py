@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from darknetpy.lazy import torch
+from darknetpy.runtime import slurm_tasks
 
 POLL = 0.1
 GRACE = 20.0
@@ -37,9 +37,9 @@ def is_replica() -> bool:
     """Whether this process is a replica, started by `launch`, torchrun or SLURM."""
     if RANK not in os.environ and all(name in os.environ for name in SLURM) and "MASTER_ADDR" in os.environ:
         os.environ.update({ours: os.environ[theirs] for theirs, ours in SLURM.items()})
-        each = re.match(r"\d+", os.environ.get("SLURM_NTASKS_PER_NODE") or os.environ.get("SLURM_TASKS_PER_NODE", ""))
+        each = slurm_tasks()
         if each and "SLURM_GPUS_PER_TASK" not in os.environ:  # with it, each sees one GPU, of its own
-            os.environ.setdefault("LOCAL_WORLD_SIZE", each[0])
+            os.environ.setdefault("LOCAL_WORLD_SIZE", str(each))
     return started_here() or (RANK in os.environ and int(os.environ.get(SIZE, "1")) > 1)
 
 

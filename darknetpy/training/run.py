@@ -90,7 +90,7 @@ def run(
             warn(f"{checkpoints.path('last')} of an earlier run will be overwritten; to go on with it, name it")
         data = recipe.source(seed, replicas.size)
         watch = recipe.watch() if recipe.watch and replicas.main else None
-        count = default_workers(device, replicas.size) if workers is None else workers
+        count = default_workers(device) if workers is None else workers
         measurement = recipe.measurement(network, replicas) if recipe.measurement else None
         events = Events([] if not replicas.main else default_sinks() if sinks is None else sinks)
         if not replicas.main:
