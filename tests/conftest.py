@@ -51,8 +51,12 @@ def logger_as_found() -> Iterator[None]:
 
 
 @pytest.fixture
-def hears_hangups() -> Iterator[None]:
-    """SIGHUP is heard by the test and what it starts, although whoever started the tests (nohup) may ignore it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def hears_signals() -> Iterator[None]:
+    """SIGHUP and SIGINT are heard by the test and what it starts, although whoever started the tests (nohup, a shell's
+    background) may have them ignored."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)

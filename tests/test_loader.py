@@ -281,6 +281,7 @@ with Loader(DetectionData(sys.argv[1:], Augmentation()), 2) as loader:
 
 
 @linux
+@pytest.mark.usefixtures("hears_signals")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_is_left_when_the_run_is_ended(paths, how):
     run = subprocess.Popen(

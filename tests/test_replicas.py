@@ -276,7 +276,7 @@ def test_a_signal_to_the_launcher_saves_and_ends(place):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("hears_hangups")
+@pytest.mark.usefixtures("hears_signals")
 def test_a_closed_terminal_saves_and_ends(place):
     """Launcher and replicas hear of it, these from the launcher, too; and there is nowhere to write to any more."""
     ours, theirs = os.openpty()

@@ -252,7 +252,7 @@ def test_workers_do_not_change_the_training(place, workers):
     assert weights_of() == plain
 
 
-@pytest.mark.usefixtures("hears_hangups")
+@pytest.mark.usefixtures("hears_signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_goes_on_bit_for_bit(place, caplog, number):
     log = Log()
@@ -270,7 +270,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(place, caplog, number):
     assert second.best_map == whole.best_map
 
 
-@pytest.mark.usefixtures("hears_hangups")
+@pytest.mark.usefixtures("hears_signals")
 def test_a_signal_that_is_sent_twice_at_once_is_one_wish_and_a_later_one_is_another(monkeypatch):
     with Signals(immediate=False) as asked:
         signal.raise_signal(signal.SIGHUP)
