@@ -226,8 +226,9 @@ def wrap(network):
 
     def run(self, *args, **kwargs):
         calls[0] += 1
-        left = int(LEFT.read_text())
-        if left and calls[0] > AFTER and os.environ.get("RANK", "0") == RANK:
+        fails = calls[0] > AFTER and os.environ.get("RANK", "0") == RANK
+        left = int(LEFT.read_text()) if fails else 0  # others might see it half written
+        if left:
             LEFT.write_text(str(left - 1))
             raise {"broken": RuntimeError, "wrong": ValueError}[os.environ["KIND"]](os.environ["MESSAGE"])
         return original(self, *args, **kwargs)
